@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// One transposed convolution, described once, and the only place where a size formula is written. Read by the argument
+// checks (with symbolic sizes too), by every CPU kernel and by every CUDA kernel; compiles as host and device code.
+//
+//   L(x, w, y) = sum over terms of x[X] * w[W] * y[Y],    o = i*stride - offset + k*dilation along every spatial axis
+//
+// relates input position i (extent `x`), tap k (extent `w`) and output position o (extent `y`). The three operations are the
+// partial derivatives of L; formula.h writes them as loops.
+#pragma once
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define TORCH_EXT_HD __host__ __device__
+#else
+#define TORCH_EXT_HD
+#endif
+
+namespace torch_ext {
+
+// ---- Extents and padding. Int is int64_t, or c10::SymInt where sizes are symbolic. -------------------------------------
+
+// Extent that a dilated kernel covers: E = (K-1)*d + 1.
+template <class Int>
+Int dilated_extent(const Int& kernel, const Int& dilation) {
+  return (kernel - 1) * dilation + 1;
+}
+
+// O = s*(I-1) + E + op - pb - pe.
+template <class Int>
+Int output_extent(const Int& input, const Int& kernel, const Int& stride, const Int& dilation, const Int& pads_begin,
+                  const Int& pads_end, const Int& output_padding) {
+  return stride * (input - 1) + dilated_extent(kernel, dilation) + output_padding - pads_begin - pads_end;
+}
+
+// What remains of O for stride*(I-1) when the formula above is solved for I; the caller divides it by the stride.
+template <class Int>
+Int strided_span(const Int& output, const Int& kernel, const Int& dilation, const Int& pads_begin, const Int& pads_end,
+                 const Int& output_padding) {
+  return output + pads_begin + pads_end - dilated_extent(kernel, dilation) - output_padding;
+}
+
+// ---- One problem ---------------------------------------------------------------------------------------------------------
+
+// Along one axis, tap k of input position i reaches output position i*stride - offset + k*dilation. offset = pads_begin.
+struct Axis {
+  int64_t x = 1, w = 1, y = 1;  // extents
+  int64_t stride = 1, dilation = 1, offset = 0;
+
+  TORCH_EXT_HD int64_t reach(int64_t i, int64_t k) const { return i * stride - offset + k * dilation; }
+  friend bool operator==(const Axis&, const Axis&) = default;
+};
+
+inline constexpr int kAxes = 3;  // depth, height, width; a problem with fewer axes leaves the first ones at extent 1
+
+struct Geometry {
+  int64_t batch = 1, groups = 1;
+  int64_t x_channels = 1, y_channels = 1;  // of one group
+  Axis axis[kAxes];
+
+  TORCH_EXT_HD int64_t x_positions() const { return axis[0].x * axis[1].x * axis[2].x; }
+  TORCH_EXT_HD int64_t w_positions() const { return axis[0].w * axis[1].w * axis[2].w; }
+  TORCH_EXT_HD int64_t y_positions() const { return axis[0].y * axis[1].y * axis[2].y; }
+  TORCH_EXT_HD int64_t x_size() const { return batch * groups * x_channels * x_positions(); }
+  TORCH_EXT_HD int64_t w_size() const { return groups * x_channels * y_channels * w_positions(); }
+  TORCH_EXT_HD int64_t y_size() const { return batch * groups * y_channels * y_positions(); }
+  friend bool operator==(const Geometry&, const Geometry&) = default;
+};
+
+// Where the elements of x, w or y lie, in elements. Every layout of the specification is only a choice of strides.
+//   x, y: outer = batch, channel = channel (group * channels-of-a-group + channel in the group)
+//   w:    outer = input channel (group * x_channels + channel in the group), channel = output channel in the group
+struct Strides {
+  int64_t outer = 0, channel = 0, axis[kAxes] = {0, 0, 0};
+  friend bool operator==(const Strides&, const Strides&) = default;
+};
+
+enum class Operation : int32_t {
+  conv_transpose,    // y = dL/dy, plus the bias
+  backward_data,     // x = dL/dx
+  backward_weights,  // w = dL/dw
+};
+
+enum class Type : int32_t { f32, f64, bf16, f16 };
+TORCH_EXT_HD constexpr int64_t bytes_of(Type type) { return type == Type::f64 ? 8 : type == Type::f32 ? 4 : 2; }
+
+// Everything that a plan depends on besides the machine. Tensors that the operation writes are dense enough to hold each of
+// their elements once; tensors that it reads may have any strides, 0 included (expanded).
+struct Problem {
+  Operation operation = Operation::conv_transpose;
+  Type type = Type::f32;  // of x, w, y and the bias
+  bool bias = false;      // conv_transpose only: one value for each output channel, contiguous
+  Geometry geometry;
+  Strides x, w, y;
+  friend bool operator==(const Problem&, const Problem&) = default;
+};
+
+}  // namespace torch_ext

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernel computes a problem: the first of the list that accepts it.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+#include "csrc/cpu/cpu.h"
+#include "csrc/cpu/kernels.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+struct Kernel {
+  Isa isa;
+  const char* name;
+  std::shared_ptr<const Plan> (*make)(const Problem&, int threads);
+};
+
+constexpr Kernel kKernels[] = {
+#define KERNEL(isa, name, make) {Isa::isa, #name, make},
+#include "csrc/cpu/kernels.inc"
+#undef KERNEL
+};
+
+struct CacheKey {
+  Problem problem;
+  int threads;
+  bool operator==(const CacheKey&) const = default;
+};
+
+struct CacheHash {
+  size_t operator()(const CacheKey& key) const {
+    uint64_t hash = 0;
+    const auto mix = [&](int64_t v) { hash = (hash ^ uint64_t(v)) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29; };
+    const Problem& p = key.problem;
+    mix(int64_t(p.operation) | int64_t(p.type) << 8 | int64_t(p.bias) << 16 | int64_t(key.threads) << 32);
+    for (int64_t v : {p.geometry.batch, p.geometry.groups, p.geometry.x_channels, p.geometry.y_channels}) mix(v);
+    for (const Axis& a : p.geometry.axis)
+      for (int64_t v : {a.x, a.w, a.y, a.stride, a.dilation, a.offset}) mix(v);
+    for (const Strides* s : {&p.x, &p.w, &p.y})
+      for (int64_t v : {s->outer, s->channel, s->axis[0], s->axis[1], s->axis[2]}) mix(v);
+    return hash;
+  }
+};
+
+// A plan is small, but a program that never repeats a shape must not grow without bound.
+constexpr size_t kCachedPlans = 4096;
+
+const char* environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value ? value : nullptr;
+}
+
+}  // namespace
+
+std::shared_ptr<const Plan> make_plan(const Problem& problem, Isa isa, int threads, const char* kernel) {
+  for (const Kernel& k : kKernels) {
+    if (k.isa > isa || (kernel && std::strcmp(kernel, k.name))) continue;
+    if (auto plan = k.make(problem, threads)) return plan;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<const Plan> cached_plan(const Problem& problem, int threads) {
+  static const char* const forced = environment("TORCH_EXT_KERNEL");
+  static const bool verbose = environment("TORCH_EXT_VERBOSE") && std::atoi(environment("TORCH_EXT_VERBOSE")) > 0;
+  static std::mutex mutex;
+  static auto& plans = *new std::unordered_map<CacheKey, std::shared_ptr<const Plan>, CacheHash>;
+  std::shared_ptr<const Plan> plan;
+  {
+    std::lock_guard lock(mutex);
+    auto& entry = plans[{problem, threads}];
+    if (!entry && forced) entry = make_plan(problem, active_isa(), threads, forced);
+    if (!entry) entry = make_plan(problem, active_isa(), threads);
+    plan = entry;
+    if (plans.size() > kCachedPlans) plans.clear();
+  }
+  if (verbose) std::fprintf(stderr, "torch_ext: %s: %s\n", describe(problem).c_str(), plan->describe().c_str());
+  return plan;
+}
+
+int kernel_count() { return int(std::size(kKernels)); }
+const char* kernel_name(int index) { return kKernels[index].name; }
+bool kernel_supported(int index, Isa isa) { return kKernels[index].isa <= isa; }
+
+std::string describe(const Problem& p) {
+  static const char* const operations[] = {"conv_transpose", "backward_data", "backward_weights"};
+  static const char* const types[] = {"f32", "f64", "bf16", "f16"};
+  const Geometry& g = p.geometry;
+  const auto axes = [&](const char* tag, auto value) {
+    std::string text = std::string(" ") + tag;
+    for (int a = 0; a < kAxes; ++a) text += (a ? "x" : "") + std::to_string(value(g.axis[a]));
+    return text;
+  };
+  return std::string(operations[int(p.operation)]) + " " + types[int(p.type)] + " n" + std::to_string(g.batch) + " g" +
+         std::to_string(g.groups) + " c" + std::to_string(g.groups * g.x_channels) + ":" +
+         std::to_string(g.groups * g.y_channels) + axes("i", [](const Axis& a) { return a.x; }) +
+         axes("k", [](const Axis& a) { return a.w; }) + axes("o", [](const Axis& a) { return a.y; }) +
+         axes("s", [](const Axis& a) { return a.stride; }) + axes("d", [](const Axis& a) { return a.dilation; }) +
+         axes("pb", [](const Axis& a) { return a.offset; }) + (p.bias ? " +bias" : "");
+}
+
+}  // namespace torch_ext::cpu
