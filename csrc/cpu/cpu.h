@@ -40,9 +40,9 @@ struct Buffers {
 class Plan {
  public:
   virtual ~Plan() = default;
-  // Name of the kernel in the list of kernels.inc.
-  virtual const char* kernel() const = 0;
-  // One line: kernel, tiles, blocks.
+  // Name of the kernel in the list of kernels.inc, set by make_plan.
+  const char* kernel = "";
+  // One line: tiles, blocks.
   virtual std::string describe() const = 0;
   virtual int64_t workspace_bytes() const = 0;
   virtual void run(const Buffers& buffers, const Parallel& parallel) const = 0;

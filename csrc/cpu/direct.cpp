@@ -42,8 +42,7 @@ class Direct final : public Plan {
   explicit Direct(const Problem& problem) : p_(problem) {
     for (int a = 0; a < kAxes; ++a) meetings_.emplace_back(p_.geometry.axis[a], p_.operation);
   }
-  const char* kernel() const override { return "direct"; }
-  std::string describe() const override { return "direct"; }
+  std::string describe() const override { return "one element at a time"; }
   int64_t workspace_bytes() const override { return 0; }
 
   void run(const Buffers& buffers, const Parallel& parallel) const override {
@@ -111,6 +110,6 @@ class Direct final : public Plan {
 
 }  // namespace
 
-std::shared_ptr<const Plan> make_direct(const Problem& problem, int) { return std::make_shared<Direct>(problem); }
+std::shared_ptr<Plan> make_direct(const Problem& problem, int) { return std::make_shared<Direct>(problem); }
 
 }  // namespace torch_ext::cpu

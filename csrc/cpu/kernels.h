@@ -4,7 +4,7 @@
 #include "csrc/cpu/cpu.h"
 
 namespace torch_ext::cpu {
-#define KERNEL(isa, name, make) std::shared_ptr<const Plan> make(const Problem& problem, int threads);
+#define KERNEL(isa, name, make) std::shared_ptr<Plan> make(const Problem& problem, int threads);
 #include "csrc/cpu/kernels.inc"
 #undef KERNEL
 }  // namespace torch_ext::cpu

@@ -15,7 +15,7 @@ namespace {
 struct Kernel {
   Isa isa;
   const char* name;
-  std::shared_ptr<const Plan> (*make)(const Problem&, int threads);
+  std::shared_ptr<Plan> (*make)(const Problem&, int threads);
 };
 
 constexpr Kernel kKernels[] = {
@@ -58,7 +58,10 @@ const char* environment(const char* name) {
 std::shared_ptr<const Plan> make_plan(const Problem& problem, Isa isa, int threads, const char* kernel) {
   for (const Kernel& k : kKernels) {
     if (k.isa > isa || (kernel && std::strcmp(kernel, k.name))) continue;
-    if (auto plan = k.make(problem, threads)) return plan;
+    if (auto plan = k.make(problem, threads)) {
+      plan->kernel = k.name;
+      return plan;
+    }
   }
   return nullptr;
 }
@@ -77,7 +80,7 @@ std::shared_ptr<const Plan> cached_plan(const Problem& problem, int threads) {
     plan = entry;
     if (plans.size() > kCachedPlans) plans.clear();
   }
-  if (verbose) std::fprintf(stderr, "torch_ext: %s: %s\n", describe(problem).c_str(), plan->describe().c_str());
+  if (verbose) std::fprintf(stderr, "torch_ext: %s: %s %s\n", describe(problem).c_str(), plan->kernel, plan->describe().c_str());
   return plan;
 }
 
@@ -89,17 +92,15 @@ std::string describe(const Problem& p) {
   static const char* const operations[] = {"conv_transpose", "backward_data", "backward_weights"};
   static const char* const types[] = {"f32", "f64", "bf16", "f16"};
   const Geometry& g = p.geometry;
-  const auto axes = [&](const char* tag, auto value) {
-    std::string text = std::string(" ") + tag;
-    for (int a = 0; a < kAxes; ++a) text += (a ? "x" : "") + std::to_string(value(g.axis[a]));
-    return text;
+  std::string text = std::string(operations[int(p.operation)]) + ' ' + types[int(p.type)];
+  const auto number = [&](const char* tag, int64_t value) { text.append(tag).append(std::to_string(value)); };
+  const auto axes = [&](const char* tag, int64_t Axis::*value) {
+    for (int a = 0; a < kAxes; ++a) number(a ? "x" : tag, g.axis[a].*value);
   };
-  return std::string(operations[int(p.operation)]) + " " + types[int(p.type)] + " n" + std::to_string(g.batch) + " g" +
-         std::to_string(g.groups) + " c" + std::to_string(g.groups * g.x_channels) + ":" +
-         std::to_string(g.groups * g.y_channels) + axes("i", [](const Axis& a) { return a.x; }) +
-         axes("k", [](const Axis& a) { return a.w; }) + axes("o", [](const Axis& a) { return a.y; }) +
-         axes("s", [](const Axis& a) { return a.stride; }) + axes("d", [](const Axis& a) { return a.dilation; }) +
-         axes("pb", [](const Axis& a) { return a.offset; }) + (p.bias ? " +bias" : "");
+  number(" n", g.batch), number(" g", g.groups), number(" c", g.groups * g.x_channels), number(":", g.groups * g.y_channels);
+  axes(" i", &Axis::x), axes(" k", &Axis::w), axes(" o", &Axis::y), axes(" s", &Axis::stride), axes(" d", &Axis::dilation);
+  axes(" pb", &Axis::offset);
+  return p.bias ? text + " +bias" : text;
 }
 
 }  // namespace torch_ext::cpu

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dense kernel of conv_transpose and backward_data, for any geometry: the weights are packed into panels of a few vectors of
+// result channels, the cells of the result are cut into blocks, and each block is computed phase by phase with tiles of
+// (positions) x (channels). A tile's rows are given by pointers, so that borders (a row of zeros), small planes (rows of several
+// samples in one tile), strides and dilations cost nothing in the inner loop and no padded copy is made. Tensors whose channels
+// are not contiguous, or not of the type that is computed in, pass through a box in cache on their way in and out.
+#include "csrc/cpu/gather.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/pack.h"
+#include "csrc/cpu/scratch.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+// What one thread touches between two passes over a panel should stay in its L2 cache, of which 1 MB is common: a quarter for
+// each of the input box, the output box and the panel of a phase.
+constexpr int64_t kBoxBytes = 256 << 10;
+constexpr int64_t kMaxCells = 512;            // of a block: beyond this a panel's trip into L1 is amortised
+constexpr int64_t kMinCells = 24;             // two to four tiles
+constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
+constexpr double kItemFlops = 4e6;            // about 20 to 50 microseconds: below it a fork costs more than it gains
+constexpr int64_t kItems = 64;                // items to aim for, so that any number of threads up to that has work
+constexpr int64_t kPackBytes = 256 << 10;     // of weights, for one thread at a time
+constexpr int64_t kDepthBytes = 24 << 10;     // of a panel that stays in L1 while the tiles of a block pass over it
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Strides of rows of channels: sample, then axes.
+struct RowStrides {
+  int64_t sample, axis[kAxes];
+};
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+template <class Real>
+class Gather final : public Plan {
+ public:
+  Gather(const Problem& problem, Isa isa, int threads);
+  std::string describe() const override;
+  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  void run(const Buffers& buffers, const Parallel& parallel) const override;
+
+ private:
+  struct Block {
+    Range sample, cell[kAxes];
+  };
+  // The positions of one phase in a block, and the taps that reach any of them.
+  struct Phase {
+    int64_t positions, taps;
+    const Real** rows;   // [tap][position]
+    int64_t* tap_index;  // kernel position of each tap
+    Real** out;          // [position]
+  };
+
+  void choose_blocks();
+  int64_t block_count() const;
+  Block block(int64_t index) const;
+  void pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const;
+  void run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, std::byte* scratch) const;
+  RowStrides load_input(const Buffers& buffers, const Block& block, int64_t group, Real* box, const Real*& origin) const;
+  int64_t point(const Block& block, const Real* origin, const RowStrides& in, Real* out_origin, const RowStrides& out,
+                const Real* zeros, std::byte* memory, std::vector<Phase>& phases) const;
+  void run_phase(const Phase& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
+                 const Real* bias) const;
+
+  int64_t panel_vectors(int64_t panel) const { return std::min(vectors_, (columns_ - panel * width_ + lanes() - 1) / lanes()); }
+  int64_t lanes() const { return tiles_->lanes; }
+  int64_t taps() const { return p_.geometry.w_positions(); }
+  int64_t group_panel_size() const { return taps() * depth_ * round_up(columns_, lanes()); }
+
+  Problem p_;
+  const Tiles<Real>* tiles_;
+  GatherAxis axis_[kAxes];
+  Strides in_, out_;
+  int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
+  bool in_place_input_, in_place_output_;
+  int64_t vectors_, width_, panels_;        // vectors and columns of a panel, panels of a group
+  std::vector<PanelPacker<Real>> packers_;  // for the panels, and for the last one where it is narrower
+  int64_t block_samples_, block_cells_[kAxes], panels_per_item_;
+  int64_t box_pitch_;
+  // Workspace: shared parts, then the parts of each thread.
+  Layout layout_;
+  Layout::Part panels_part_, zeros_part_, bias_part_, in_box_part_, out_box_part_, pointers_part_;
+};
+
+WeightsMatrix weights_matrix(const Problem& p) {
+  WeightsMatrix m{};
+  const bool forward = p.operation == Operation::conv_transpose;
+  m.depth = forward ? p.geometry.x_channels : p.geometry.y_channels;
+  m.depth_stride = forward ? p.w.outer : p.w.channel;
+  m.columns = forward ? p.geometry.y_channels : p.geometry.x_channels;
+  m.columns_stride = forward ? p.w.channel : p.w.outer;
+  for (int a = 0; a < kAxes; ++a) m.taps[a] = p.geometry.axis[a].w, m.tap_stride[a] = p.w.axis[a];
+  return m;
+}
+
+template <class Real>
+Gather<Real>::Gather(const Problem& problem, Isa isa, int threads)
+    : p_(problem),
+      tiles_(&tiles<Real>(isa)),
+      axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
+      in_(p_.operation == Operation::conv_transpose ? p_.x : p_.y),
+      out_(p_.operation == Operation::conv_transpose ? p_.y : p_.x) {
+  const WeightsMatrix matrix = weights_matrix(p_);
+  depth_ = matrix.depth;
+  columns_ = matrix.columns;
+  const bool same_type = bytes_of(p_.type) == int64_t(sizeof(Real));
+  in_place_input_ = same_type && (in_.channel == 1 || depth_ == 1);
+  in_place_output_ = same_type && (out_.channel == 1 || columns_ == 1);
+
+  const int64_t total = (columns_ + lanes() - 1) / lanes();
+  panels_ = (total + tiles_->max_vectors - 1) / tiles_->max_vectors;
+  vectors_ = (total + panels_ - 1) / panels_;
+  panels_ = (total + vectors_ - 1) / vectors_;
+  width_ = vectors_ * lanes();
+  packers_.emplace_back(*tiles_, p_.type, matrix, width_);
+  packers_.emplace_back(*tiles_, p_.type, matrix, panel_vectors(panels_ - 1) * lanes());
+
+  choose_blocks();
+
+  int64_t in_box = block_samples_, out_box = block_samples_, pointers = block_samples_;
+  for (int a = 0; a < kAxes; ++a) {
+    int64_t longest = 0;
+    for (int64_t j = 0; j < axis_[a].cells; j += block_cells_[a]) {
+      int64_t first, last;
+      axis_[a].reach(j, std::min(j + block_cells_[a], axis_[a].cells), first, last);
+      longest = std::max(longest, last - first + 1);
+    }
+    in_box *= std::max<int64_t>(longest, 0);
+    out_box *= block_cells_[a] * axis_[a].out_step;
+    pointers *= block_cells_[a];
+  }
+  // Every position of a phase has a pointer for each of its taps and one to its result; each tap of a phase has its index.
+  int64_t phases = 1, tap_lists = 1;
+  for (const GatherAxis& axis : axis_) {
+    int64_t taps_of_axis = 0;
+    for (const auto& list : axis.phases) taps_of_axis += int64_t(list.size());
+    tap_lists *= taps_of_axis;
+    phases *= axis.out_step;
+  }
+  pointers = pointers * (tap_lists + phases) + tap_lists;
+
+  // A pitch that is a multiple of 2 KB would put the rows of a tile into a few sets of the L1 cache.
+  box_pitch_ = round_up(depth_, lanes());
+  if (box_pitch_ * int64_t(sizeof(Real)) % 2048 == 0) box_pitch_ += 64 / int64_t(sizeof(Real));
+
+  const Geometry& g = p_.geometry;
+  panels_part_ = layout_.shared(g.groups * group_panel_size() * int64_t(sizeof(Real)));
+  zeros_part_ = layout_.shared(depth_ * int64_t(sizeof(Real)));
+  bias_part_ = layout_.shared(g.groups * panels_ * width_ * int64_t(sizeof(Real)));
+  in_box_part_ = layout_.per_thread(in_place_input_ ? 0 : in_box * box_pitch_ * int64_t(sizeof(Real)));
+  out_box_part_ = layout_.per_thread(in_place_output_ ? 0 : out_box * width_ * int64_t(sizeof(Real)));
+  pointers_part_ = layout_.per_thread(pointers * int64_t(sizeof(void*)));
+  layout_.finish(threads);
+}
+
+// Blocks of cells, as large as their boxes and pointers may be, but small enough to give every thread its share.
+template <class Real>
+void Gather<Real>::choose_blocks() {
+  const Geometry& g = p_.geometry;
+  int64_t out_per_cell = 1, in_per_cell = 1, cells = g.batch;
+  for (const GatherAxis& axis : axis_) out_per_cell *= axis.out_step, in_per_cell *= axis.in_step, cells *= axis.cells;
+  int64_t limit = kMaxCells;
+  limit = std::min(limit, kPointerBytes / (taps() * int64_t(sizeof(void*))));
+  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (in_per_cell * depth_ * int64_t(sizeof(Real))));
+  if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell * width_ * int64_t(sizeof(Real))));
+  limit = std::max<int64_t>(limit, 1);
+  const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(depth_) * double(taps());
+  const int64_t items = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
+
+  panels_per_item_ = panels_;
+  for (;; limit = std::max(kMinCells, limit / 2)) {
+    // The innermost axes first, then the samples; each axis is cut evenly.
+    int64_t room = limit;
+    for (int a = kAxes - 1; a >= 0; --a) {
+      const int64_t parts = (axis_[a].cells + room - 1) / room;
+      block_cells_[a] = parts ? (axis_[a].cells + parts - 1) / parts : 1;
+      room = std::max<int64_t>(1, room / std::max<int64_t>(1, block_cells_[a]));
+    }
+    block_samples_ = std::clamp<int64_t>(room, 1, std::max<int64_t>(g.batch, 1));
+    if (block_count() * g.groups >= items || limit <= kMinCells) break;
+    if (block_count() * g.groups * panels_ >= items && limit <= 4 * kMinCells) break;
+  }
+  if (block_count() * g.groups < items) panels_per_item_ = std::max<int64_t>(1, panels_ * block_count() * g.groups / items);
+}
+
+template <class Real>
+int64_t Gather<Real>::block_count() const {
+  int64_t count = (p_.geometry.batch + block_samples_ - 1) / block_samples_;
+  for (int a = 0; a < kAxes; ++a) count *= (axis_[a].cells + block_cells_[a] - 1) / block_cells_[a];
+  return count;
+}
+
+template <class Real>
+typename Gather<Real>::Block Gather<Real>::block(int64_t index) const {
+  Block b;
+  for (int a = kAxes - 1; a >= 0; --a) {
+    const int64_t parts = (axis_[a].cells + block_cells_[a] - 1) / block_cells_[a], part = index % parts;
+    b.cell[a] = {part * block_cells_[a], std::min((part + 1) * block_cells_[a], axis_[a].cells)};
+    index /= parts;
+  }
+  b.sample = {index * block_samples_, std::min((index + 1) * block_samples_, p_.geometry.batch)};
+  return b;
+}
+
+template <class Real>
+std::string Gather<Real>::describe() const {
+  const auto text = [](int64_t v) { return std::to_string(v); };
+  return "tile " + text(tiles_->max_rows[vectors_]) + "x" + text(width_) + ", block " + text(block_samples_) + "x" +
+         text(block_cells_[0]) + "x" + text(block_cells_[1]) + "x" + text(block_cells_[2]) + ", " +
+         text(block_count() * p_.geometry.groups * ((panels_ + panels_per_item_ - 1) / panels_per_item_)) + " items" +
+         (in_place_input_ ? "" : ", input boxed") + (in_place_output_ ? "" : ", output boxed");
+}
+
+template <class Real>
+void Gather<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Geometry& g = p_.geometry;
+  Real* zeros = layout_.at<Real>(workspace, zeros_part_);
+  std::fill(zeros, zeros + depth_, Real(0));
+  Real* bias = layout_.at<Real>(workspace, bias_part_);
+  std::fill(bias, bias + g.groups * panels_ * width_, Real(0));
+  if (buffers.bias)
+    for (int64_t group = 0; group < g.groups; ++group)
+      tiles_->widen(p_.type, element(buffers.bias, p_.type, group * columns_), bias + group * panels_ * width_, columns_);
+  pack_panels(buffers, parallel, layout_.at<Real>(workspace, panels_part_));
+
+  // Panels outermost: what threads compute at the same time shares its panels in the outer caches.
+  const int64_t blocks = block_count(), slices = (panels_ + panels_per_item_ - 1) / panels_per_item_;
+  parallel.for_each(g.groups * slices * blocks, [&](int64_t index, int thread) {
+    const int64_t slice = index / blocks % slices, group = index / blocks / slices;
+    run_block(buffers, block(index % blocks), group,
+              {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, layout_.thread(workspace, thread));
+  });
+}
+
+template <class Real>
+void Gather<Real>::pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const {
+  const int64_t bytes = taps() * depth_ * width_ * int64_t(sizeof(Real));
+  const int64_t chunk = round_up(std::max<int64_t>(1, depth_ * kPackBytes / std::max<int64_t>(bytes, 1)), 16);
+  const int64_t chunks = (depth_ + chunk - 1) / chunk, group_stride = p_.w.outer * p_.geometry.x_channels;
+  parallel.for_each(p_.geometry.groups * panels_ * chunks, [&](int64_t index, int) {
+    const int64_t begin = index % chunks * chunk, panel = index / chunks % panels_, group = index / chunks / panels_;
+    packers_[panel == panels_ - 1].pack(element(buffers.w, p_.type, group * group_stride), panel * width_, begin,
+                                        std::min(begin + chunk, depth_),
+                                        panels + group * group_panel_size() + panel * taps() * depth_ * width_);
+  });
+}
+
+// Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought.
+template <class Real>
+RowStrides Gather<Real>::load_input(const Buffers& buffers, const Block& block, int64_t group, Real* box,
+                                    const Real*& origin) const {
+  const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
+  const int64_t start = group * depth_ * in_.channel;
+  if (in_place_input_) {
+    origin = static_cast<const Real*>(in) + start;
+    return {in_.outer, {in_.axis[0], in_.axis[1], in_.axis[2]}};
+  }
+  Box shape{{}, {in_.axis[0], in_.axis[1], in_.axis[2]}, depth_, in_.channel};
+  int64_t offset = start, first[kAxes];
+  bool empty = false;
+  for (int a = 0; a < kAxes; ++a) {
+    int64_t last;
+    axis_[a].reach(block.cell[a].begin, block.cell[a].end, first[a], last);
+    empty = empty || last < first[a];
+    shape.extent[a] = last - first[a] + 1;
+    offset += first[a] * in_.axis[a];
+  }
+  origin = box;
+  if (empty) return {};
+  RowStrides rows{shape.positions() * box_pitch_,
+                  {shape.extent[1] * shape.extent[2] * box_pitch_, shape.extent[2] * box_pitch_, box_pitch_}};
+  for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
+    load_box(*tiles_, p_.type, element(in, p_.type, n * in_.outer + offset), shape, box + (n - block.sample.begin) * rows.sample,
+             box_pitch_);
+  origin -= block.sample.begin * rows.sample;
+  for (int a = 0; a < kAxes; ++a) origin -= first[a] * rows.axis[a];
+  return rows;
+}
+
+// Fills in the pointers of every phase of the block. `origin` and `out_origin` are where sample 0, position 0 would lie.
+template <class Real>
+int64_t Gather<Real>::point(const Block& block, const Real* origin, const RowStrides& in, Real* out_origin, const RowStrides& out,
+                            const Real* zeros, std::byte* memory, std::vector<Phase>& phases) const {
+  const Real** next_row = reinterpret_cast<const Real**>(memory);
+  phases.clear();
+  for (int64_t r0 = 0; r0 < axis_[0].out_step; ++r0)
+    for (int64_t r1 = 0; r1 < axis_[1].out_step; ++r1)
+      for (int64_t r2 = 0; r2 < axis_[2].out_step; ++r2) {
+        const int64_t r[kAxes] = {r0, r1, r2};
+        Range cell[kAxes];
+        Phase phase{block.sample.size(), 0, nullptr, nullptr, nullptr};
+        for (int a = 0; a < kAxes; ++a) {
+          const int64_t end = (axis_[a].out_extent - r[a] + axis_[a].out_step - 1) / axis_[a].out_step;
+          cell[a] = {block.cell[a].begin, std::min(block.cell[a].end, end)};
+          phase.positions *= std::max<int64_t>(cell[a].size(), 0);
+        }
+        if (phase.positions == 0) continue;
+        phase.out = const_cast<Real**>(next_row);
+        Real** to = phase.out;
+        for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
+          for (int64_t j0 = cell[0].begin; j0 < cell[0].end; ++j0)
+            for (int64_t j1 = cell[1].begin; j1 < cell[1].end; ++j1)
+              for (int64_t j2 = cell[2].begin; j2 < cell[2].end; ++j2)
+                *to++ = out_origin + n * out.sample + (j0 * axis_[0].out_step + r0) * out.axis[0] +
+                        (j1 * axis_[1].out_step + r1) * out.axis[1] + (j2 * axis_[2].out_step + r2) * out.axis[2];
+        next_row += phase.positions;
+        phase.tap_index = reinterpret_cast<int64_t*>(next_row);
+        next_row += axis_[0].phases[r0].size() * axis_[1].phases[r1].size() * axis_[2].phases[r2].size();
+        phase.rows = next_row;
+        for (const Tap& t0 : axis_[0].phases[r0])
+          for (const Tap& t1 : axis_[1].phases[r1])
+            for (const Tap& t2 : axis_[2].phases[r2]) {
+              const Real** row = next_row;
+              bool used = false;
+              for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
+                for (int64_t j0 = cell[0].begin; j0 < cell[0].end; ++j0)
+                  for (int64_t j1 = cell[1].begin; j1 < cell[1].end; ++j1) {
+                    const int64_t i0 = j0 * axis_[0].in_step + t0.delta, i1 = j1 * axis_[1].in_step + t1.delta;
+                    const bool inside = i0 >= 0 && i0 < axis_[0].in_extent && i1 >= 0 && i1 < axis_[1].in_extent;
+                    const Real* line = origin + n * in.sample + i0 * in.axis[0] + i1 * in.axis[1];
+                    for (int64_t j2 = cell[2].begin; j2 < cell[2].end; ++j2) {
+                      const int64_t i2 = j2 * axis_[2].in_step + t2.delta;
+                      const bool valid = inside && i2 >= 0 && i2 < axis_[2].in_extent;
+                      used = used || valid;
+                      *row++ = valid ? line + i2 * in.axis[2] : zeros;
+                    }
+                  }
+              if (!used) continue;  // the next tap takes this one's place
+              const Axis *b = &p_.geometry.axis[1], *c = &p_.geometry.axis[2];
+              phase.tap_index[phase.taps++] = (t0.k * b->w + t1.k) * c->w + t2.k;
+              next_row = row;
+            }
+        phases.push_back(phase);
+      }
+  return next_row - reinterpret_cast<const Real**>(memory);
+}
+
+template <class Real>
+void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, std::byte* scratch) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Real* origin;
+  const RowStrides in = load_input(buffers, block, group, layout_.at<Real>(scratch, in_box_part_), origin);
+
+  void* result = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
+  const int64_t result_start = group * columns_ * out_.channel;
+  Real* out_box = layout_.at<Real>(scratch, out_box_part_);
+  Real* out_origin = static_cast<Real*>(result) + result_start;
+  RowStrides out{out_.outer, {out_.axis[0], out_.axis[1], out_.axis[2]}};
+  Box shape{{}, {out_.axis[0], out_.axis[1], out_.axis[2]}, 0, out_.channel};
+  int64_t corner = result_start;
+  if (!in_place_output_) {
+    int64_t first[kAxes];
+    for (int a = 0; a < kAxes; ++a) {
+      first[a] = block.cell[a].begin * axis_[a].out_step;
+      shape.extent[a] = std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent) - first[a];
+      corner += first[a] * out_.axis[a];
+    }
+    out = {shape.positions() * width_, {shape.extent[1] * shape.extent[2] * width_, shape.extent[2] * width_, width_}};
+    out_origin = out_box - block.sample.begin * out.sample;
+    for (int a = 0; a < kAxes; ++a) out_origin -= first[a] * out.axis[a];
+  }
+
+  thread_local std::vector<Phase> phases;
+  point(block, origin, in, out_origin, out, layout_.at<Real>(workspace, zeros_part_),
+        layout_.at<std::byte>(scratch, pointers_part_), phases);
+
+  const Real* group_panels = layout_.at<Real>(workspace, panels_part_) + group * group_panel_size();
+  const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
+  for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+    const int64_t first = panel * width_, columns = std::min(width_, columns_ - first);
+    for (const Phase& phase : phases)
+      run_phase(phase, group_panels + panel * taps() * depth_ * width_, panel_vectors(panel), columns,
+                in_place_output_ ? first : 0, bias + first);
+    if (in_place_output_) continue;
+    shape.channels = columns;
+    for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
+      store_box(*tiles_, p_.type, out_box + (n - block.sample.begin) * out.sample, width_,
+                element(result, p_.type, n * out_.outer + corner + first * out_.channel), shape);
+  }
+}
+
+template <class Real>
+void Gather<Real>::run_phase(const Phase& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
+                             const Real* bias) const {
+  const int64_t width = vectors * lanes();
+  constexpr int64_t kTapsAtOnce = 64;
+  const Real* tap_panels[kTapsAtOnce];
+  const auto pass = [&](int64_t first_tap, int64_t taps, int64_t first, int64_t depth, bool fresh) {
+    for (int64_t t = 0; t < taps; ++t) tap_panels[t] = panel + phase.tap_index[first_tap + t] * depth_ * width;
+    GatherTile<Real> tile{phase.rows + first_tap * phase.positions,
+                          phase.positions,
+                          tap_panels,
+                          taps,
+                          first,
+                          depth,
+                          phase.out,
+                          out_offset,
+                          fresh ? bias : nullptr,
+                          columns};
+    const int64_t tallest = tiles_->max_rows[vectors], count = (phase.positions + tallest - 1) / tallest;
+    for (int64_t i = 0, done = 0; i < count; ++i) {
+      const int64_t rows = (phase.positions - done) / (count - i);  // tiles of even height
+      tiles_->gather[vectors][rows](tile);
+      tile.rows += rows;
+      tile.out += rows;
+      done += rows;
+    }
+  };
+  if (phase.taps == 0) return pass(0, 0, 0, 0, true);
+  // A slice of the panel that fits L1 at a time: several taps, or a part of one.
+  const int64_t slice = std::max<int64_t>(8, kDepthBytes / (width * int64_t(sizeof(Real))));
+  const int64_t taps_at_once = std::clamp<int64_t>(slice / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
+  const int64_t parts = (depth_ + slice - 1) / slice, part = (depth_ + parts - 1) / parts;
+  for (int64_t tap = 0; tap < phase.taps; tap += taps_at_once)
+    for (int64_t c = 0; c < depth_; c += part)
+      pass(tap, std::min(taps_at_once, phase.taps - tap), c, std::min(part, depth_ - c), tap == 0 && c == 0);
+}
+
+bool accepts(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return p.operation != Operation::backward_weights && g.batch > 0 && g.x_channels > 0 && g.y_channels > 0 &&
+         g.x_positions() > 0 && g.y_positions() > 0;
+}
+
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, int threads) {
+  if (!accepts(p)) return nullptr;
+  if (p.type == Type::f64) return std::make_shared<Gather<double>>(p, isa, threads);
+  return std::make_shared<Gather<float>>(p, isa, threads);
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> make_gather_avx512(const Problem& p, int threads) { return make(p, Isa::avx512, threads); }
+std::shared_ptr<Plan> make_gather_avx2(const Problem& p, int threads) { return make(p, Isa::avx2, threads); }
+std::shared_ptr<Plan> make_gather_portable(const Problem& p, int threads) { return make(p, Isa::portable, threads); }
+
+}  // namespace torch_ext::cpu

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_transpose and backward_data as one thing: a convolution that gathers, out[j*out_step + phase] = sum over the taps of the
+// phase of in[j*in_step + delta] * w[k]. This file holds the index arithmetic, without any arithmetic on data.
+#pragma once
+#include <vector>
+
+#include "csrc/core/geometry.h"
+
+namespace torch_ext::cpu {
+
+// Kernel position k reads input position j*in_step + delta for cell j.
+struct Tap {
+  int64_t k, delta;
+};
+
+// One axis. A cell j is what repeats: output positions j*out_step + phase, one for each phase, that share their input's
+// neighbourhood.
+//   conv_transpose: phase r of the stride s has the taps with k*d = r + offset (mod s) and reads i = j + (r + offset - k*d)/s, so
+//   that
+//     nothing is ever multiplied by an inserted zero, for any kernel, stride and dilation; a phase may have no taps at all.
+//   backward_data: one phase with every tap, o = j*s + k*d - offset.
+struct GatherAxis {
+  int64_t in_extent, out_extent, in_step, out_step, cells;
+  std::vector<std::vector<Tap>> phases;
+
+  GatherAxis(const Axis& axis, Operation operation) {
+    if (operation == Operation::conv_transpose) {
+      in_extent = axis.x, out_extent = axis.y, in_step = 1;
+      // Phases beyond the last output position do not exist; a huge stride must not make a huge list of them.
+      out_step = axis.stride < out_extent ? axis.stride : (out_extent > 0 ? out_extent : 1);
+      phases.resize(out_step);
+      for (int64_t r = 0; r < out_step; ++r)
+        for (int64_t k = 0; k < axis.w; ++k)
+          if (const int64_t from = r + axis.offset - k * axis.dilation; from % axis.stride == 0)
+            phases[r].push_back({k, from / axis.stride});
+    } else {
+      in_extent = axis.y, out_extent = axis.x, in_step = axis.stride, out_step = 1;
+      phases.resize(1);
+      for (int64_t k = 0; k < axis.w; ++k) phases[0].push_back({k, k * axis.dilation - axis.offset});
+    }
+    cells = (out_extent + out_step - 1) / out_step;
+    drop_unreachable_taps();
+  }
+
+  // The input positions that cells [begin, end) read, clipped to the input; empty when last < first.
+  void reach(int64_t begin, int64_t end, int64_t& first, int64_t& last) const {
+    first = in_extent, last = -1;
+    for (const auto& taps : phases)
+      for (const Tap& tap : taps) {
+        const int64_t low = begin * in_step + tap.delta, high = (end - 1) * in_step + tap.delta;
+        if (high < 0 || low >= in_extent) continue;
+        first = low < 0 ? 0 : low < first ? low : first;
+        last = high >= in_extent ? in_extent - 1 : high > last ? high : last;
+      }
+  }
+
+ private:
+  // Large pads and small planes leave taps that no cell can use.
+  void drop_unreachable_taps() {
+    for (auto& taps : phases)
+      std::erase_if(taps, [&](const Tap& tap) { return tap.delta >= in_extent || (cells - 1) * in_step + tap.delta < 0; });
+  }
+};
+
+}  // namespace torch_ext::cpu

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/pack.h"
+
+#include <algorithm>
+
+#include "csrc/core/scalar.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+constexpr int64_t kStage = 256;    // elements of a row that are converted at a time before they are transposed
+constexpr int64_t kMaxLanes = 16;  // of any instruction set, for Real
+
+template <class Real>
+bool computes_in(Type type) {
+  return bytes_of(type) == int64_t(sizeof(Real));
+}
+
+// Joins axes that follow each other in memory, so that small planes become long rows.
+void merge_rows(Box& box) {
+  for (int joined = 1; joined < kAxes; ++joined) {
+    if (box.extent[2] == 1) {
+      box.stride[2] = box.stride[1];
+    } else if (box.extent[1] != 1 && box.stride[1] != box.stride[2] * box.extent[2]) {
+      return;
+    }
+    box.extent[2] *= box.extent[1];
+    box.extent[1] = box.extent[0], box.stride[1] = box.stride[0];
+    box.extent[0] = 1;
+  }
+}
+
+template <class F>
+void for_each_row(const Box& box, F f) {
+  for (int64_t p0 = 0; p0 < box.extent[0]; ++p0)
+    for (int64_t p1 = 0; p1 < box.extent[1]; ++p1)
+      f(p0 * box.stride[0] + p1 * box.stride[1], (p0 * box.extent[1] + p1) * box.extent[2]);
+}
+
+}  // namespace
+
+template <class Real>
+void load_box(const Tiles<Real>& tiles, Type type, const void* from, Box box, Real* rows, int64_t pitch) {
+  if (box.channel_stride == 1) {
+    return for_each_row(box, [&](int64_t offset, int64_t position) {
+      for (int64_t p = 0; p < box.extent[2]; ++p)
+        tiles.widen(type, element(from, type, offset + p * box.stride[2]), rows + (position + p) * pitch, box.channels);
+    });
+  }
+  merge_rows(box);
+  if (box.stride[2] == 1 || box.extent[2] == 1) {
+    return for_each_row(box, [&](int64_t offset, int64_t position) {
+      if (computes_in<Real>(type))
+        return tiles.transpose_rows(static_cast<const Real*>(element(from, type, offset)), box.channel_stride,
+                                    rows + position * pitch, pitch, box.extent[2], box.channels);
+      alignas(64) Real stage[kMaxLanes * kStage];
+      for (int64_t c = 0; c < box.channels; c += tiles.lanes)
+        for (int64_t p = 0; p < box.extent[2]; p += kStage) {
+          const int64_t channels = std::min<int64_t>(tiles.lanes, box.channels - c), count = std::min(kStage, box.extent[2] - p);
+          for (int64_t i = 0; i < channels; ++i)
+            tiles.widen(type, element(from, type, offset + (c + i) * box.channel_stride + p), stage + i * kStage, count);
+          tiles.transpose_rows(stage, kStage, rows + (position + p) * pitch + c, pitch, count, channels);
+        }
+    });
+  }
+  visit(type, [&](auto scalar) {
+    using Stored = decltype(scalar);
+    for_each_row(box, [&](int64_t offset, int64_t position) {
+      for (int64_t p = 0; p < box.extent[2]; ++p)
+        for (int64_t c = 0; c < box.channels; ++c)
+          rows[(position + p) * pitch + c] =
+              Real(widen(static_cast<const Stored*>(from)[offset + p * box.stride[2] + c * box.channel_stride]));
+    });
+  });
+}
+
+template <class Real>
+void store_box(const Tiles<Real>& tiles, Type type, const Real* rows, int64_t pitch, void* to, Box box) {
+  if (box.channel_stride == 1) {
+    return for_each_row(box, [&](int64_t offset, int64_t position) {
+      for (int64_t p = 0; p < box.extent[2]; ++p)
+        tiles.narrow(type, rows + (position + p) * pitch, element(to, type, offset + p * box.stride[2]), box.channels);
+    });
+  }
+  merge_rows(box);
+  if (box.stride[2] == 1 || box.extent[2] == 1) {
+    return for_each_row(box, [&](int64_t offset, int64_t position) {
+      if (computes_in<Real>(type))
+        return tiles.transpose_rows(rows + position * pitch, pitch, static_cast<Real*>(element(to, type, offset)),
+                                    box.channel_stride, box.channels, box.extent[2]);
+      alignas(64) Real stage[kMaxLanes * kStage];
+      for (int64_t c = 0; c < box.channels; c += tiles.lanes)
+        for (int64_t p = 0; p < box.extent[2]; p += kStage) {
+          const int64_t channels = std::min<int64_t>(tiles.lanes, box.channels - c), count = std::min(kStage, box.extent[2] - p);
+          tiles.transpose_rows(rows + (position + p) * pitch + c, pitch, stage, kStage, channels, count);
+          for (int64_t i = 0; i < channels; ++i)
+            tiles.narrow(type, stage + i * kStage, element(to, type, offset + (c + i) * box.channel_stride + p), count);
+        }
+    });
+  }
+  visit(type, [&](auto scalar) {
+    using Stored = decltype(scalar);
+    using Wide = decltype(widen(scalar));
+    for_each_row(box, [&](int64_t offset, int64_t position) {
+      for (int64_t p = 0; p < box.extent[2]; ++p)
+        for (int64_t c = 0; c < box.channels; ++c)
+          narrow(Wide(rows[(position + p) * pitch + c]),
+                 static_cast<Stored*>(to)[offset + p * box.stride[2] + c * box.channel_stride]);
+    });
+  });
+}
+
+template <class Real>
+PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width)
+    : tiles_(&tiles), type_(type), w_(weights), width_(width), tap_count_(w_.taps[0] * w_.taps[1] * w_.taps[2]) {
+  bool dense_taps = true;
+  for (int64_t a = kAxes - 1, step = 1; a >= 0; step *= w_.taps[a--])
+    dense_taps = dense_taps && (w_.taps[a] == 1 || w_.tap_stride[a] == step);
+  order_ = w_.columns_stride == 1                        ? Order::columns
+           : dense_taps && w_.depth_stride == tap_count_ ? Order::everything
+           : w_.depth_stride == 1                        ? Order::channels_of_a_tap
+           : dense_taps && tap_count_ > 1                ? Order::taps_of_a_channel
+                                                         : Order::scattered;
+  if (order_ == Order::everything)
+    for (int64_t c = 0; c < w_.depth; ++c)
+      for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back((k * w_.depth + c) * width_);
+  if (order_ == Order::channels_of_a_tap)
+    for (int64_t c = 0; c < w_.depth; ++c) offsets_.push_back(c * width_);
+  if (order_ == Order::taps_of_a_channel)
+    for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back(k * w_.depth * width_);
+}
+
+template <class Real>
+void PanelPacker<Real>::pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const {
+  const int64_t columns = std::min(width_, w_.columns - first_column);
+  const void* from = element(weights, type_, first_column * w_.columns_stride);
+  const auto for_each_tap = [&](auto f) {
+    int64_t k = 0;
+    for (int64_t k0 = 0; k0 < w_.taps[0]; ++k0)
+      for (int64_t k1 = 0; k1 < w_.taps[1]; ++k1)
+        for (int64_t k2 = 0; k2 < w_.taps[2]; ++k2) f(k++, k0 * w_.tap_stride[0] + k1 * w_.tap_stride[1] + k2 * w_.tap_stride[2]);
+  };
+  // One vector of columns at a time: each is a run of `count` consecutive elements, whose element j goes to to[offsets[j]].
+  const auto transpose = [&](int64_t source, const int64_t* offsets, int64_t count, Real* to) {
+    alignas(64) Real stage[kMaxLanes * kStage];
+    for (int64_t v = 0; v < width_; v += tiles_->lanes) {
+      const int64_t rows = std::clamp<int64_t>(columns - v, 0, tiles_->lanes), first = source + v * w_.columns_stride;
+      if (computes_in<Real>(type_)) {
+        tiles_->transpose(static_cast<const Real*>(element(from, type_, first)), w_.columns_stride, int(rows), count, to + v,
+                          offsets);
+        continue;
+      }
+      for (int64_t j = 0; j < count; j += kStage) {
+        const int64_t part = std::min(kStage, count - j);
+        for (int64_t i = 0; i < rows; ++i)
+          tiles_->widen(type_, element(from, type_, first + i * w_.columns_stride + j), stage + i * kStage, part);
+        tiles_->transpose(stage, kStage, int(rows), part, to + v, offsets + j);
+      }
+    }
+  };
+  switch (order_) {
+    case Order::columns:
+      return for_each_tap([&](int64_t k, int64_t tap) {
+        for (int64_t c = begin; c < end; ++c) {
+          Real* to = panel + (k * w_.depth + c) * width_;
+          tiles_->widen(type_, element(from, type_, tap + c * w_.depth_stride), to, columns);
+          std::fill(to + columns, to + width_, Real(0));
+        }
+      });
+    case Order::everything:
+      return transpose(begin * tap_count_, offsets_.data() + begin * tap_count_, (end - begin) * tap_count_, panel);
+    case Order::channels_of_a_tap:
+      return for_each_tap([&](int64_t k, int64_t tap) {
+        transpose(tap + begin, offsets_.data() + begin, end - begin, panel + k * w_.depth * width_);
+      });
+    case Order::taps_of_a_channel:
+      for (int64_t c = begin; c < end; ++c) transpose(c * w_.depth_stride, offsets_.data(), tap_count_, panel + c * width_);
+      return;
+    case Order::scattered:
+      return visit(type_, [&](auto scalar) {
+        const auto* source = static_cast<const decltype(scalar)*>(from);
+        for_each_tap([&](int64_t k, int64_t tap) {
+          for (int64_t c = begin; c < end; ++c)
+            for (int64_t n = 0; n < width_; ++n)
+              panel[(k * w_.depth + c) * width_ + n] =
+                  n < columns ? Real(widen(source[tap + c * w_.depth_stride + n * w_.columns_stride])) : Real(0);
+        });
+      });
+  }
+}
+
+template void load_box<float>(const Tiles<float>&, Type, const void*, Box, float*, int64_t);
+template void load_box<double>(const Tiles<double>&, Type, const void*, Box, double*, int64_t);
+template void store_box<float>(const Tiles<float>&, Type, const float*, int64_t, void*, Box);
+template void store_box<double>(const Tiles<double>&, Type, const double*, int64_t, void*, Box);
+template class PanelPacker<float>;
+template class PanelPacker<double>;
+
+}  // namespace torch_ext::cpu

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between tensors of any strides and type and what the tiles read and write: positions with contiguous channels, in Real.
+#pragma once
+#include <vector>
+
+#include "csrc/cpu/tiles.h"
+
+namespace torch_ext::cpu {
+
+// A box of positions of x or y of one sample, and its channels. Strides are in elements of the tensor, whose first element of the
+// box is at the pointer that goes with it.
+struct Box {
+  int64_t extent[kAxes], stride[kAxes];
+  int64_t channels, channel_stride;
+
+  int64_t positions() const { return extent[0] * extent[1] * extent[2]; }
+};
+
+// rows[(p0*extent1 + p1)*extent2 + p2)*pitch + c] = from[p, c], pitch >= channels.
+template <class Real>
+void load_box(const Tiles<Real>& tiles, Type type, const void* from, Box box, Real* rows, int64_t pitch);
+
+// The inverse, rounding once.
+template <class Real>
+void store_box(const Tiles<Real>& tiles, Type type, const Real* rows, int64_t pitch, void* to, Box box);
+
+// The weights of one group as the gather tile reads them: one matrix of depth x columns for each tap.
+struct WeightsMatrix {
+  int64_t depth, depth_stride;      // channels that are summed over
+  int64_t columns, columns_stride;  // channels of the result
+  int64_t taps[kAxes], tap_stride[kAxes];
+};
+
+// panel[(k*depth + c)*width + n] = w[c, first_column + n, k] for c in [begin, end), zero where first_column + n >= columns.
+// The order of packing follows the order of the weights in memory; built once for a plan.
+template <class Real>
+class PanelPacker {
+ public:
+  PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width);
+  void pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const;
+
+ private:
+  const Tiles<Real>* tiles_;
+  Type type_;
+  WeightsMatrix w_;
+  int64_t width_, tap_count_;
+  // What is consecutive in memory for a fixed column (or the columns themselves), and where in the panel each element of such a
+  // run goes.
+  enum class Order { columns, taps_of_a_channel, everything, channels_of_a_tap, scattered } order_;
+  std::vector<int64_t> offsets_;
+};
+
+// Address of an element, for types known only at run time.
+inline const void* element(const void* base, Type type, int64_t index) {
+  return static_cast<const char*>(base) + index * bytes_of(type);
+}
+inline void* element(void* base, Type type, int64_t index) { return static_cast<char*>(base) + index * bytes_of(type); }
+
+}  // namespace torch_ext::cpu

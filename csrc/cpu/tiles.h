@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The innermost loops, once for each instruction set: everything that touches vector registers, and nothing else.
+// Real is the type that is computed in: float for f32, bf16 and f16, double for f64.
+#pragma once
+#include <cstdint>
+
+#include "csrc/cpu/cpu.h"
+
+namespace torch_ext::cpu {
+
+inline constexpr int kMaxVectors = 4;  // vectors of a tile's row
+inline constexpr int kMaxRows = 12;    // rows of a tile
+
+// A gather tile: out[m][n] = init[n] + sum over t < taps, c < depth of rows[t][m][first + c] * panels[t][(first + c)*width + n]
+// for m < rows of the tile and n < columns <= width = vectors * lanes. A null `init` goes on from what `out` holds.
+template <class Real>
+struct GatherTile {
+  const Real* const* rows;  // rows[t * row_pitch + m]
+  int64_t row_pitch;
+  const Real* const* panels;  // panels[t], width reals for each channel, zero beyond the last column
+  int64_t taps, first, depth;
+  Real* const* out;  // out[m] + out_offset
+  int64_t out_offset;
+  const Real* init;  // width reals
+  int64_t columns;
+};
+
+// An outer-product tile: out[m*out_pitch + n] += sum over runs r, p < count of a[r][p*a_pitch + m] * b[r][p*b_pitch + n].
+template <class Real>
+struct OuterRun {
+  const Real *a, *b;
+  int64_t count;
+};
+template <class Real>
+struct OuterTile {
+  const OuterRun<Real>* runs;
+  int64_t run_count, a_offset, b_offset, a_pitch, b_pitch;
+  Real* out;
+  int64_t out_pitch, columns;
+};
+
+template <class Real>
+struct Tiles {
+  int lanes;                                                               // reals in a vector
+  int max_vectors;                                                         // vectors of the widest tile
+  int max_rows[kMaxVectors + 1];                                           // rows of the tallest tile, by vectors
+  void (*gather[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);  // [vectors][rows]
+  void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
+  // to[offsets[j] + i] = from[i*pitch + j] for i < rows <= lanes, j < columns; zero for rows <= i < lanes.
+  void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
+  // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns.
+  void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);
+  // Contiguous conversion between the stored type (one that computes in Real) and Real.
+  void (*widen)(Type type, const void* from, Real* to, int64_t count);
+  void (*narrow)(Type type, const Real* from, void* to, int64_t count);
+};
+
+// The best tiles for the instruction set.
+template <class Real>
+const Tiles<Real>& tiles(Isa isa);
+
+}  // namespace torch_ext::cpu

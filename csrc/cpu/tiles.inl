@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bodies of the tiles, written once against a vector type `V` and included into one namespace for each instruction set, inside the
+// region that enables it. Nothing from outside may be called here that is not always inlined: a shared inline function emitted
+// with these instructions could be linked into the path of an older processor.
+
+template <class V, int Vectors, int Rows>
+void gather_tile(const GatherTile<typename V::Real>& t) {
+  using Real = typename V::Real;
+  constexpr int width = Vectors * V::lanes;
+  typename V::Reg acc[Rows][Vectors];
+  const int64_t last = t.columns - (Vectors - 1) * V::lanes;  // valid lanes of the last vector
+  if (t.init) {
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
+      const auto start = V::load(t.init + v * V::lanes);
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][v] = start;
+    }
+  } else {
+    TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+      const Real* from = t.out[m] + t.out_offset;
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) acc[m][v] = V::load(from + v * V::lanes);
+      acc[m][Vectors - 1] = V::load_first(from + (Vectors - 1) * V::lanes, last);
+    }
+  }
+  for (int64_t tap = 0; tap < t.taps; ++tap) {
+    const Real* a[Rows];
+    TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) a[m] = t.rows[tap * t.row_pitch + m] + t.first;
+    const Real* b = t.panels[tap] + t.first * width;
+    const int64_t depth = t.depth;
+    _Pragma("GCC unroll 2") for (int64_t c = 0; c < depth; ++c) {
+      typename V::Reg column[Vectors];
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) column[v] = V::load(b + v * V::lanes);
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+        const auto row = V::set(a[m][c]);
+        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(row, column[v], acc[m][v]);
+      }
+      b += width;
+    }
+  }
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+    Real* to = t.out[m] + t.out_offset;
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) V::store(to + v * V::lanes, acc[m][v]);
+    V::store_first(to + (Vectors - 1) * V::lanes, last, acc[m][Vectors - 1]);
+  }
+}
+
+template <class V, int Vectors, int Rows>
+void outer_tile(const OuterTile<typename V::Real>& t) {
+  using Real = typename V::Real;
+  typename V::Reg acc[Rows][Vectors];
+  const int64_t last = t.columns - (Vectors - 1) * V::lanes;
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+    const Real* from = t.out + m * t.out_pitch;
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) acc[m][v] = V::load(from + v * V::lanes);
+    acc[m][Vectors - 1] = V::load_first(from + (Vectors - 1) * V::lanes, last);
+  }
+  const auto mask = V::first(last);
+  for (int64_t r = 0; r < t.run_count; ++r) {
+    const Real* a = t.runs[r].a + t.a_offset;
+    const Real* b = t.runs[r].b + t.b_offset;
+    for (int64_t p = t.runs[r].count; p > 0; --p) {
+      typename V::Reg column[Vectors];
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) column[v] = V::load(b + v * V::lanes);
+      column[Vectors - 1] = V::load_masked(b + (Vectors - 1) * V::lanes, mask);
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+        const auto row = V::set(a[m]);
+        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(row, column[v], acc[m][v]);
+      }
+      a += t.a_pitch;
+      b += t.b_pitch;
+    }
+  }
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+    Real* to = t.out + m * t.out_pitch;
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) V::store(to + v * V::lanes, acc[m][v]);
+    V::store_first(to + (Vectors - 1) * V::lanes, last, acc[m][Vectors - 1]);
+  }
+}
+
+template <class V>
+void transpose(const typename V::Real* from, int64_t pitch, int rows, int64_t columns, typename V::Real* to,
+               const int64_t* offsets) {
+  using Real = typename V::Real;
+  int64_t j = 0;
+  for (; rows == V::lanes && j + V::lanes <= columns; j += V::lanes) {
+    typename V::Reg r[V::lanes];
+    TORCH_EXT_UNROLL for (int i = 0; i < V::lanes; ++i) r[i] = V::load(from + i * pitch + j);
+    V::transpose(r);
+    TORCH_EXT_UNROLL for (int i = 0; i < V::lanes; ++i) V::store(to + offsets[j + i], r[i]);
+  }
+  for (; j < columns; ++j) {
+    Real* column = to + offsets[j];
+    for (int i = 0; i < rows; ++i) column[i] = from[i * pitch + j];
+    for (int i = rows; i < V::lanes; ++i) column[i] = 0;
+  }
+}
+
+template <class V>
+void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t rows,
+                    int64_t columns) {
+  int64_t j = 0;
+  for (; j + V::lanes <= columns; j += V::lanes) {
+    int64_t i = 0;
+    for (; i < rows; i += V::lanes) {
+      typename V::Reg r[V::lanes];
+      const auto* block = from + j * from_pitch + i;
+      if (i + V::lanes <= rows) {
+        TORCH_EXT_UNROLL for (int k = 0; k < V::lanes; ++k) r[k] = V::load(block + k * from_pitch);
+        V::transpose(r);
+        TORCH_EXT_UNROLL for (int k = 0; k < V::lanes; ++k) V::store(to + (i + k) * to_pitch + j, r[k]);
+      } else {
+        const auto mask = V::first(rows - i);
+        TORCH_EXT_UNROLL for (int k = 0; k < V::lanes; ++k) r[k] = V::load_masked(block + k * from_pitch, mask);
+        V::transpose(r);
+        for (int k = 0; k < rows - i; ++k) V::store(to + (i + k) * to_pitch + j, r[k]);
+      }
+    }
+  }
+  if (j == columns) return;
+  const int64_t left = columns - j;
+  const auto mask = V::first(left);
+  for (int64_t i = 0; i < rows; i += V::lanes) {
+    typename V::Reg r[V::lanes];
+    const int64_t height = rows - i < V::lanes ? rows - i : V::lanes;
+    const auto row_mask = V::first(height);
+    for (int k = 0; k < V::lanes; ++k)
+      r[k] = k < left ? V::load_masked(from + (j + k) * from_pitch + i, row_mask) : V::zero();
+    V::transpose(r);
+    for (int k = 0; k < height; ++k) V::store_masked(to + (i + k) * to_pitch + j, mask, r[k]);
+  }
+}
+
+template <class V, int Vectors, int... Rows>
+constexpr void fill_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Rows...>) {
+  table.max_rows[Vectors] = sizeof...(Rows);
+  ((table.gather[Vectors][Rows + 1] = gather_tile<V, Vectors, Rows + 1>), ...);
+  ((table.outer[Vectors][Rows + 1] = outer_tile<V, Vectors, Rows + 1>), ...);
+}
+
+// Tallest[v] is how many rows fit the register file beside v vectors of the panel and one broadcast.
+template <class V, int... Tallest>
+constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest...>) {
+  Tiles<typename V::Real> table{};
+  table.lanes = V::lanes;
+  table.max_vectors = sizeof...(Tallest);
+  [&]<int... I>(std::integer_sequence<int, I...>) {
+    (fill_tiles<V, I + 1>(table, std::make_integer_sequence<int, Tallest>()), ...);
+  }(std::make_integer_sequence<int, sizeof...(Tallest)>());
+  table.transpose = transpose<V>;
+  table.transpose_rows = transpose_rows<V>;
+  table.widen = V::widen;
+  table.narrow = V::narrow;
+  return table;
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/tiles_isa.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <utility>
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+
+namespace torch_ext::cpu {
+namespace avx2 {
+
+struct F32 {
+  using Real = float;
+  using Reg = __m256;
+  using Mask = __m256i;
+  static constexpr int lanes = 8;
+  static Reg zero() { return _mm256_setzero_ps(); }
+  static Reg set(float v) { return _mm256_set1_ps(v); }
+  static Reg load(const float* p) { return _mm256_loadu_ps(p); }
+  static void store(float* p, Reg v) { _mm256_storeu_ps(p, v); }
+  static Mask first(int64_t n) {
+    const int bound = n < lanes ? int(n) : lanes;
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(bound), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static Reg load_masked(const float* p, Mask mask) { return _mm256_maskload_ps(p, mask); }
+  static void store_masked(float* p, Mask mask, Reg v) { _mm256_maskstore_ps(p, mask, v); }
+  static Reg load_first(const float* p, int64_t n) { return n >= lanes ? load(p) : load_masked(p, first(n)); }
+  static void store_first(float* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, first(n), v); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
+
+  static void transpose(Reg* r) {
+    Reg t[8];
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 2) {
+      t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+      t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 4) {
+      r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+      r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+      r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+      r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
+      t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+      t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; ++i) r[i] = t[i];
+  }
+
+  static Reg load_narrow(Type type, const uint16_t* p) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return type == Type::f16 ? _mm256_cvtph_ps(bits) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static void store_narrow(Type type, uint16_t* p, Reg v) {
+    const __m128i bits = type == Type::f16 ? _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT) : bf16_bits(v);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bits);
+  }
+  static __m128i bf16_bits(Reg v) {
+    const __m256i bits = _mm256_castps_si256(v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    const __m256i top = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(top, top), 0x08);
+    return _mm256_castsi256_si128(packed);
+  }
+  static void widen(Type type, const void* from, float* to, int64_t n) {
+    if (type == Type::f32) {
+      const auto* values = static_cast<const float*>(from);
+      for (int64_t i = 0; i < n; i += lanes) store_first(to + i, n - i, load_first(values + i, n - i));
+      return;
+    }
+    const auto* halves = static_cast<const uint16_t*>(from);
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) store(to + i, load_narrow(type, halves + i));
+    if (i == n) return;
+    uint16_t tail[lanes] = {};
+    for (int64_t j = i; j < n; ++j) tail[j - i] = halves[j];
+    store_first(to + i, n - i, load_narrow(type, tail));
+  }
+  static void narrow(Type type, const float* from, void* to, int64_t n) {
+    if (type == Type::f32) {
+      auto* values = static_cast<float*>(to);
+      for (int64_t i = 0; i < n; i += lanes) store_first(values + i, n - i, load_first(from + i, n - i));
+      return;
+    }
+    auto* halves = static_cast<uint16_t*>(to);
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) store_narrow(type, halves + i, load(from + i));
+    if (i == n) return;
+    uint16_t tail[lanes];
+    store_narrow(type, tail, load_first(from + i, n - i));
+    for (int64_t j = i; j < n; ++j) halves[j] = tail[j - i];
+  }
+};
+
+struct F64 {
+  using Real = double;
+  using Reg = __m256d;
+  using Mask = __m256i;
+  static constexpr int lanes = 4;
+  static Reg zero() { return _mm256_setzero_pd(); }
+  static Reg set(double v) { return _mm256_set1_pd(v); }
+  static Reg load(const double* p) { return _mm256_loadu_pd(p); }
+  static void store(double* p, Reg v) { _mm256_storeu_pd(p, v); }
+  static Mask first(int64_t n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }
+  static Reg load_masked(const double* p, Mask mask) { return _mm256_maskload_pd(p, mask); }
+  static void store_masked(double* p, Mask mask, Reg v) { _mm256_maskstore_pd(p, mask, v); }
+  static Reg load_first(const double* p, int64_t n) { return n >= lanes ? load(p) : load_masked(p, first(n)); }
+  static void store_first(double* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, first(n), v); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_pd(a, b, c); }
+
+  static void transpose(Reg* r) {
+    const Reg a = _mm256_unpacklo_pd(r[0], r[1]), b = _mm256_unpackhi_pd(r[0], r[1]);
+    const Reg c = _mm256_unpacklo_pd(r[2], r[3]), d = _mm256_unpackhi_pd(r[2], r[3]);
+    r[0] = _mm256_permute2f128_pd(a, c, 0x20);
+    r[1] = _mm256_permute2f128_pd(b, d, 0x20);
+    r[2] = _mm256_permute2f128_pd(a, c, 0x31);
+    r[3] = _mm256_permute2f128_pd(b, d, 0x31);
+  }
+
+  static void widen(Type, const void* from, double* to, int64_t n) { copy(static_cast<const double*>(from), to, n); }
+  static void narrow(Type, const double* from, void* to, int64_t n) { copy(from, static_cast<double*>(to), n); }
+  static void copy(const double* from, double* to, int64_t n) {
+    for (int64_t i = 0; i < n; i += lanes) store_first(to + i, n - i, load_first(from + i, n - i));
+  }
+};
+
+#include "csrc/cpu/tiles.inl"
+
+// 16 registers: 12 x 1, 6 x 2 and 4 x 3 accumulators, each with its panel vectors and one broadcast.
+constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 6, 4>());
+constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 6, 4>());
+
+}  // namespace avx2
+
+const Tiles<float>& tiles_avx2(float) { return avx2::f32; }
+const Tiles<double>& tiles_avx2(double) { return avx2::f64; }
+
+}  // namespace torch_ext::cpu
+
+#pragma GCC pop_options
+#endif

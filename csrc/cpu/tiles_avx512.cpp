@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/tiles_isa.h"
+
+#if defined(__x86_64__)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12's own headers leave the unused half of a mask uninitialised
+#endif
+#include <immintrin.h>
+
+#include <utility>
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+
+namespace torch_ext::cpu {
+namespace avx512 {
+
+struct F32 {
+  using Real = float;
+  using Reg = __m512;
+  using Mask = __mmask16;
+  static constexpr int lanes = 16;
+  static Reg zero() { return _mm512_setzero_ps(); }
+  static Reg set(float v) { return _mm512_set1_ps(v); }
+  static Reg load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
+  static Mask first(int64_t n) { return n >= lanes ? Mask(0xffff) : Mask((1u << n) - 1); }
+  static Reg load_masked(const float* p, Mask mask) { return _mm512_maskz_loadu_ps(mask, p); }
+  static void store_masked(float* p, Mask mask, Reg v) { _mm512_mask_storeu_ps(p, mask, v); }
+  static Reg load_first(const float* p, int64_t n) { return load_masked(p, first(n)); }
+  static void store_first(float* p, int64_t n, Reg v) { store_masked(p, first(n), v); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+
+  // Pairs of rows, then of pairs, then of quarters: r[i][j] becomes r[j][i].
+  static void transpose(Reg* r) {
+    Reg t[16];
+    TORCH_EXT_UNROLL for (int i = 0; i < 16; i += 2) {
+      t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+      t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 16; i += 4) {
+      r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+      r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+      r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+      r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
+      t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+      t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+      t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+      t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
+      r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+      r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+      r[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
+      r[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+  }
+
+  static void widen(Type type, const void* from, float* to, int64_t n) {
+    for (int64_t i = 0; i < n; i += lanes) {
+      const Mask mask = first(n - i);
+      if (type == Type::f32) {
+        store_masked(to + i, mask, load_masked(static_cast<const float*>(from) + i, mask));
+        continue;
+      }
+      const __m256i bits = _mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(from) + i);
+      store_masked(
+          to + i, mask,
+          type == Type::f16 ? _mm512_cvtph_ps(bits) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)));
+    }
+  }
+  static void narrow(Type type, const float* from, void* to, int64_t n) {
+    for (int64_t i = 0; i < n; i += lanes) {
+      const Mask mask = first(n - i);
+      const Reg v = load_masked(from + i, mask);
+      if (type == Type::f32) {
+        store_masked(static_cast<float*>(to) + i, mask, v);
+        continue;
+      }
+      const __m256i bits = type == Type::f16 ? _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT) : bf16_bits(v);
+      _mm256_mask_storeu_epi16(static_cast<uint16_t*>(to) + i, mask, bits);
+    }
+  }
+  static __m256i bf16_bits(Reg v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+  }
+};
+
+struct F64 {
+  using Real = double;
+  using Reg = __m512d;
+  using Mask = __mmask8;
+  static constexpr int lanes = 8;
+  static Reg zero() { return _mm512_setzero_pd(); }
+  static Reg set(double v) { return _mm512_set1_pd(v); }
+  static Reg load(const double* p) { return _mm512_loadu_pd(p); }
+  static void store(double* p, Reg v) { _mm512_storeu_pd(p, v); }
+  static Mask first(int64_t n) { return n >= lanes ? Mask(0xff) : Mask((1u << n) - 1); }
+  static Reg load_masked(const double* p, Mask mask) { return _mm512_maskz_loadu_pd(mask, p); }
+  static void store_masked(double* p, Mask mask, Reg v) { _mm512_mask_storeu_pd(p, mask, v); }
+  static Reg load_first(const double* p, int64_t n) { return load_masked(p, first(n)); }
+  static void store_first(double* p, int64_t n, Reg v) { store_masked(p, first(n), v); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_pd(a, b, c); }
+
+  static void transpose(Reg* r) {
+    Reg t[8];
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 2) {
+      t[i] = _mm512_unpacklo_pd(r[i], r[i + 1]);
+      t[i + 1] = _mm512_unpackhi_pd(r[i], r[i + 1]);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 2; ++i) {
+      r[i] = _mm512_shuffle_f64x2(t[i], t[i + 2], 0x88);
+      r[i + 2] = _mm512_shuffle_f64x2(t[i], t[i + 2], 0xdd);
+      r[i + 4] = _mm512_shuffle_f64x2(t[i + 4], t[i + 6], 0x88);
+      r[i + 6] = _mm512_shuffle_f64x2(t[i + 4], t[i + 6], 0xdd);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
+      t[i] = _mm512_shuffle_f64x2(r[i], r[i + 4], 0x88);
+      t[i + 4] = _mm512_shuffle_f64x2(r[i], r[i + 4], 0xdd);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; ++i) r[i] = t[i];
+  }
+
+  static void widen(Type, const void* from, double* to, int64_t n) { copy(static_cast<const double*>(from), to, n); }
+  static void narrow(Type, const double* from, void* to, int64_t n) { copy(from, static_cast<double*>(to), n); }
+  static void copy(const double* from, double* to, int64_t n) {
+    for (int64_t i = 0; i < n; i += lanes) store_first(to + i, n - i, load_first(from + i, n - i));
+  }
+};
+
+#include "csrc/cpu/tiles.inl"
+
+// 32 registers: 12 x 1, 12 x 2, 8 x 3 and 6 x 4 accumulators, each with its panel vectors and one broadcast.
+constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 12, 8, 6>());
+constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 12, 8, 6>());
+
+}  // namespace avx512
+
+const Tiles<float>& tiles_avx512(float) { return avx512::f32; }
+const Tiles<double>& tiles_avx512(double) { return avx512::f64; }
+
+}  // namespace torch_ext::cpu
+
+#pragma GCC pop_options
+#endif

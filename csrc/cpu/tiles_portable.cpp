@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tiles for processors of which nothing is known: short vectors of the compiler's own, four floats wide, which every 128-bit
+// instruction set holds in a register.
+#include <utility>
+
+#include "csrc/core/scalar.h"
+#include "csrc/cpu/tiles_isa.h"
+
+namespace torch_ext::cpu {
+namespace portable {
+
+template <class T, int Lanes>
+struct Vec {
+  using Real = T;
+  typedef T Reg __attribute__((vector_size(Lanes * sizeof(T)), aligned(sizeof(T)), may_alias));
+  using Mask = int64_t;
+  static constexpr int lanes = Lanes;
+  static Reg zero() { return Reg{}; }
+  static Reg set(T v) { return Reg{} + v; }
+  static Reg load(const T* p) { return *reinterpret_cast<const Reg*>(p); }
+  static void store(T* p, Reg v) { *reinterpret_cast<Reg*>(p) = v; }
+  static Mask first(int64_t n) { return n < lanes ? n : lanes; }
+  static Reg load_masked(const T* p, Mask mask) {
+    Reg v{};
+    for (int64_t i = 0; i < mask; ++i) v[i] = p[i];
+    return v;
+  }
+  static void store_masked(T* p, Mask mask, Reg v) {
+    for (int64_t i = 0; i < mask; ++i) p[i] = v[i];
+  }
+  static Reg load_first(const T* p, int64_t n) { return n >= lanes ? load(p) : load_masked(p, n); }
+  static void store_first(T* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, n, v); }
+  static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+  static void transpose(Reg* r) {
+    for (int i = 0; i < lanes; ++i)
+      for (int j = 0; j < i; ++j) {
+        const T swapped = r[i][j];
+        r[i][j] = r[j][i];
+        r[j][i] = swapped;
+      }
+  }
+  static void widen(Type type, const void* from, T* to, int64_t n) {
+    visit(type, [&](auto scalar) {
+      const auto* values = static_cast<const decltype(scalar)*>(from);
+      for (int64_t i = 0; i < n; ++i) to[i] = T(torch_ext::widen(values[i]));
+    });
+  }
+  static void narrow(Type type, const T* from, void* to, int64_t n) {
+    visit(type, [&](auto scalar) {
+      auto* values = static_cast<decltype(scalar)*>(to);
+      using Wide = decltype(torch_ext::widen(scalar));
+      for (int64_t i = 0; i < n; ++i) torch_ext::narrow(Wide(from[i]), values[i]);
+    });
+  }
+};
+using F32 = Vec<float, 4>;
+using F64 = Vec<double, 2>;
+
+#include "csrc/cpu/tiles.inl"
+
+// 16 registers, as every 64-bit instruction set has at least.
+constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 8, 6>());
+constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 8, 6>());
+
+}  // namespace portable
+
+const Tiles<float>& tiles_portable(float) { return portable::f32; }
+const Tiles<double>& tiles_portable(double) { return portable::f64; }
+
+template <class Real>
+const Tiles<Real>& tiles(Isa isa) {
+#if defined(__x86_64__)
+  if (isa >= Isa::avx512) return tiles_avx512(Real());
+  if (isa >= Isa::avx2) return tiles_avx2(Real());
+#endif
+  return tiles_portable(Real());
+}
+template const Tiles<float>& tiles<float>(Isa);
+template const Tiles<double>& tiles<double>(Isa);
+
+}  // namespace torch_ext::cpu
