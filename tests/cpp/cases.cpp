@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cpp/cases.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <map>
+#include <ostream>
+#include <sstream>
+#include <stdexcept>
+
+namespace torch_ext::test {
+namespace {
+
+// The numbers of "4x4" or "512:256".
+std::vector<int64_t> numbers(const std::string& text, char separator) {
+  std::vector<int64_t> values;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (error != std::errc() || end != part.data() + part.size()) throw std::invalid_argument("not a number: " + part);
+    values.push_back(value);
+  }
+  return values;
+}
+
+// What a line says besides its name: "i" -> {4, 4}, "auto" -> same_upper, ...
+struct Tokens {
+  std::map<std::string, std::vector<int64_t>> values;
+  std::string auto_pad = "none";
+  bool large = false;
+
+  const std::vector<int64_t>& at(const std::string& key, size_t size) const {
+    const auto it = values.find(key);
+    if (it == values.end()) throw std::invalid_argument("no " + key);
+    if (it->second.size() != size) throw std::invalid_argument("length of " + key);
+    return it->second;
+  }
+};
+
+Tokens tokens_of(std::istream& stream) {
+  Tokens tokens;
+  for (std::string word; stream >> word && word[0] != '#';) {
+    if (word == "large") {
+      tokens.large = true;
+    } else if (word.starts_with("auto=")) {
+      tokens.auto_pad = word.substr(5);
+    } else {
+      const size_t digits = std::min(word.find_first_of("0123456789"), word.size());
+      const std::string key = word.substr(0, digits);
+      tokens.values[key] = numbers(word.substr(digits), key == "c" ? ':' : 'x');
+    }
+  }
+  return tokens;
+}
+
+// The pads of one axis by the rule of auto_pad: (begin, end).
+std::pair<int64_t, int64_t> pads(const std::string& auto_pad, const Axis& axis, int64_t begin, int64_t end) {
+  if (auto_pad == "none") return {begin, end};
+  if (auto_pad == "valid") return {0, 0};
+  const int64_t total = std::max<int64_t>(dilated_extent(axis.w, axis.dilation) - axis.stride, 0), half = total / 2;
+  if (auto_pad == "same_upper") return {half, total - half};
+  if (auto_pad == "same_lower") return {total - half, half};
+  throw std::invalid_argument("auto_pad " + auto_pad);
+}
+
+int64_t size_y(const Case& c, int a) {
+  const Axis& axis = c.geometry.axis[a];
+  return output_extent(axis.x, axis.w, axis.stride, axis.dilation, axis.offset, c.pads_end[a], c.output_padding[a]);
+}
+
+Case parse(const std::string& line) {
+  std::istringstream stream(line);
+  Case c;
+  stream >> c.name;
+  c.line = line;
+  const Tokens tokens = tokens_of(stream);
+  c.large = tokens.large;
+  Geometry& g = c.geometry;
+  g.batch = tokens.at("n", 1)[0];
+  g.groups = tokens.at("g", 1)[0];
+  const auto& channels = tokens.at("c", 2);
+  if (g.groups < 1 || channels[0] % g.groups || channels[1] % g.groups) throw std::invalid_argument("groups");
+  g.x_channels = channels[0] / g.groups, g.y_channels = channels[1] / g.groups;
+  const size_t axes = tokens.values.count("i") ? tokens.values.at("i").size() : 0;
+  if (axes < 1 || axes > kAxes) throw std::invalid_argument("number of axes");
+  for (size_t k = 0; k < axes; ++k) {
+    const auto value = [&](const char* key) { return tokens.at(key, axes)[k]; };
+    const size_t a = kAxes - axes + k;
+    Axis& axis = g.axis[a];
+    axis.x = value("i"), axis.w = value("k"), axis.stride = value("s"), axis.dilation = value("d");
+    if (axis.w < 1 || axis.stride < 1 || axis.dilation < 1) throw std::invalid_argument("k, s or d below 1");
+    std::tie(axis.offset, c.pads_end[a]) = pads(tokens.auto_pad, axis, value("pb"), value("pe"));
+    c.output_padding[a] = value("op");
+    if (c.output_padding[a] >= std::max(axis.stride, axis.dilation)) throw std::invalid_argument("output_padding");
+    axis.y = size_y(c, int(a));
+    if (axis.y < 0) throw std::invalid_argument("negative output extent");
+  }
+  return c;
+}
+
+std::vector<Case> read_cases() {
+  std::ifstream file(TORCH_EXT_CASES);
+  if (!file) throw std::runtime_error("cannot read " TORCH_EXT_CASES);
+  std::vector<Case> cases;
+  for (std::string line; std::getline(file, line);)
+    if (!line.empty() && line[0] != '#') cases.push_back(parse_case(line));
+  return cases;
+}
+
+std::vector<Case> select(bool large) {
+  std::vector<Case> cases = read_cases();
+  std::erase_if(cases, [=](const Case& c) { return c.large != large; });
+  return cases;
+}
+
+// Halves the batch, then the longest axis of x, until the problem is small enough; a kernel's tiles still see whole channels.
+Case reduce(Case c, int64_t terms) {
+  Geometry& g = c.geometry;
+  const auto longest = [&] { return std::max_element(g.axis, g.axis + kAxes, [](auto& a, auto& b) { return a.x < b.x; }); };
+  while (g.x_size() * g.y_channels * g.w_positions() > terms && (g.batch > 1 || longest()->x > 1)) {
+    int64_t& extent = g.batch > 2 ? g.batch : longest()->x;
+    extent = (extent + 1) / 2;
+    for (int a = 0; a < kAxes; ++a) g.axis[a].y = size_y(c, a);
+  }
+  return c;
+}
+
+// For each index of the result along an axis, how many (i, k, o) meet there; the largest of these counts.
+int64_t most_meetings(const Axis& axis, Operation operation) {
+  std::vector<int64_t> meetings(std::max({axis.x, axis.w, axis.y}) + 1);
+  for (int64_t i = 0; i < axis.x; ++i)
+    for (int64_t k = 0; k < axis.w; ++k) {
+      const int64_t o = axis.reach(i, k);
+      if (o >= 0 && o < axis.y)
+        ++meetings[operation == Operation::conv_transpose ? o : operation == Operation::backward_data ? i : k];
+    }
+  return *std::max_element(meetings.begin(), meetings.end());
+}
+
+}  // namespace
+
+Case parse_case(const std::string& line) try { return parse(line); } catch (const std::invalid_argument& error) {
+  throw std::invalid_argument(std::string(error.what()) + " in \"" + line + "\"");
+}
+
+const std::vector<Case>& small_cases() {
+  static const std::vector<Case> cases = select(false);
+  return cases;
+}
+
+const std::vector<Case>& reduced_cases() {
+  static const std::vector<Case> cases = [] {
+    std::vector<Case> cases = select(true);
+    for (Case& c : cases) c = reduce(c, 8'000'000);
+    return cases;
+  }();
+  return cases;
+}
+
+void PrintTo(const Case& c, std::ostream* os) { *os << c.line; }
+
+int64_t count_terms(const Geometry& g) {
+  int64_t terms = g.batch * g.groups * g.x_channels * g.y_channels;
+  for (const Axis& axis : g.axis) {
+    int64_t inside = 0;
+    for (int64_t i = 0; i < axis.x; ++i)
+      for (int64_t k = 0; k < axis.w; ++k) inside += axis.reach(i, k) >= 0 && axis.reach(i, k) < axis.y;
+    terms *= inside;
+  }
+  return terms;
+}
+
+int64_t terms_of_one_result(const Geometry& g, Operation operation) {
+  int64_t terms = operation == Operation::conv_transpose  ? g.x_channels
+                  : operation == Operation::backward_data ? g.y_channels
+                                                          : g.batch;
+  for (const Axis& axis : g.axis) terms *= most_meetings(axis, operation);
+  return terms;
+}
+
+const char* name_of(Operation operation) {
+  static const char* const names[] = {"conv_transpose", "backward_data", "backward_weights"};
+  return names[int(operation)];
+}
+
+const char* name_of(Type type) {
+  static const char* const names[] = {"f32", "f64", "bf16", "f16"};
+  return names[int(type)];
+}
+
+int64_t count(const Extents& extents) {
+  int64_t product = 1;
+  for (int64_t extent : extents) product *= extent;
+  return product;
+}
+
+Extents x_extents(const Geometry& g) { return {g.batch, g.groups * g.x_channels, g.axis[0].x, g.axis[1].x, g.axis[2].x}; }
+Extents w_extents(const Geometry& g) { return {g.groups * g.x_channels, g.y_channels, g.axis[0].w, g.axis[1].w, g.axis[2].w}; }
+Extents y_extents(const Geometry& g) { return {g.batch, g.groups * g.y_channels, g.axis[0].y, g.axis[1].y, g.axis[2].y}; }
+
+namespace {
+Strides strides_of(const std::array<int64_t, 2 + kAxes>& s) { return {s[0], s[1], {s[2], s[3], s[4]}}; }
+}  // namespace
+
+Strides dense(const Extents& extents, const Order& order) {
+  std::array<int64_t, 2 + kAxes> strides{};
+  int64_t step = 1;
+  for (int k = int(order.size()) - 1; k >= 0; --k) {
+    strides[order[k]] = step;
+    step *= std::max<int64_t>(extents[order[k]], 1);
+  }
+  return strides_of(strides);
+}
+
+Strides sliced(const Extents& extents, const Order& order) {
+  Extents larger = extents;
+  for (int64_t& extent : larger) extent = 2 * extent + 1;
+  Strides s = dense(larger, order);
+  for (int64_t* stride : {&s.outer, &s.channel, &s.axis[0], &s.axis[1], &s.axis[2]}) *stride *= 2;
+  return s;
+}
+
+int64_t span(const Extents& e, const Strides& s) {
+  if (count(e) == 0) return 0;
+  return 1 + (e[0] - 1) * s.outer + (e[1] - 1) * s.channel + (e[2] - 1) * s.axis[0] + (e[3] - 1) * s.axis[1] +
+         (e[4] - 1) * s.axis[2];
+}
+
+Problem make_problem(const Case& c, Operation operation, Type type, const Layouts& layouts, bool bias) {
+  const Geometry& g = c.geometry;
+  return {operation,
+          type,
+          bias && operation == Operation::conv_transpose,
+          g,
+          dense(x_extents(g), layouts.data),
+          dense(w_extents(g), layouts.weights),
+          dense(y_extents(g), layouts.data)};
+}
+
+}  // namespace torch_ext::test

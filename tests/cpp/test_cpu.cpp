@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kernel of csrc/cpu/kernels.inc against the formula. A kernel that joins the list is tested by that alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <sstream>
+
+#include "csrc/core/formula.h"
+#include "tests/cpp/harness.h"
+
+namespace torch_ext::test {
+namespace {
+
+using cpu::Isa;
+using cpu::Plan;
+
+constexpr int kThreads = 3;
+
+// ---- Comparing -----------------------------------------------------------------------------------------------------------
+
+// A bad kernel is wrong everywhere: a few reports are enough.
+bool enough_failures() { return testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count() > 8; }
+
+struct Subject {
+  const Plan& plan;
+  const Problem& problem;
+  const std::string& line;
+};
+std::ostream& operator<<(std::ostream& os, const Subject& s) {
+  return os << s.line << "\n  " << cpu::describe(s.problem) << "\n  " << s.plan.describe();
+}
+
+// wrong(index) says whether an element is wrong, for the first of which describe(index) is printed.
+template <class Wrong, class Describe>
+void expect_all(const Subject& subject, int64_t size, Wrong wrong, Describe describe) {
+  int64_t bad = 0, first = -1;
+  for (int64_t k = 0; k < size; ++k)
+    if (wrong(k) && ++bad == 1) first = k;
+  if (bad)
+    ADD_FAILURE() << bad << " of " << size << " elements are wrong, first " << first << ": " << describe(first) << "\n  "
+                  << subject;
+}
+
+// Zeros may have either sign: which one depends on the order of a sum.
+void expect_exact(const Subject& subject, const std::vector<uint64_t>& got, const std::vector<uint64_t>& expected) {
+  const Type type = subject.problem.type;
+  ASSERT_EQ(got.size(), expected.size()) << subject;
+  expect_all(
+      subject, int64_t(got.size()),
+      [&](int64_t k) { return got[k] != expected[k] && (value_of(got[k], type) != 0 || value_of(expected[k], type) != 0); },
+      [&](int64_t k) {
+        std::ostringstream text;
+        text << value_of(got[k], type) << " instead of " << value_of(expected[k], type);
+        return text.str();
+      });
+}
+
+// Half a unit in the last place of `value` in `type`.
+double rounding(double value, Type type) {
+  const int digits = type == Type::f64 ? 53 : type == Type::f32 ? 24 : type == Type::f16 ? 11 : 8;
+  const int lowest = type == Type::f64 ? -1022 : type == Type::f16 ? -14 : -126;  // exponent of the smallest normal number
+  if (value == 0) return std::ldexp(1.0, lowest - digits);
+  return std::ldexp(1.0, std::max(std::ilogb(value), lowest) - digits);
+}
+
+// |got - exact| <= eps * terms * max|a| * max|b| + one rounding of the result, with eps of the type in which sums are kept.
+void expect_close(const Subject& subject, const std::vector<uint64_t>& got, const std::vector<double>& exact, double largest) {
+  const Problem& p = subject.problem;
+  const double eps = p.type == Type::f64 ? 0x1p-52 : 0x1p-23;
+  const double bound = eps * (terms_of_one_result(p.geometry, p.operation) + p.bias) * largest;
+  ASSERT_EQ(got.size(), exact.size()) << subject;
+  const auto error = [&](int64_t k) { return std::abs(value_of(got[k], p.type) - exact[k]); };
+  expect_all(
+      subject, int64_t(got.size()), [&](int64_t k) { return !(error(k) <= bound + 1.001 * rounding(exact[k], p.type)); },
+      [&](int64_t k) {
+        std::ostringstream text;
+        text << value_of(got[k], p.type) << " instead of " << exact[k] << ", error " << error(k) << ", bound " << bound;
+        return text.str();
+      });
+}
+
+// ---- What is run ---------------------------------------------------------------------------------------------------------
+
+// What picks the plan: one kernel of the list, or the list under an instruction set.
+using MakePlan = std::function<std::shared_ptr<const Plan>(const Problem&, int threads)>;
+
+// Of all pairs of layouts a different one for each case and type, every pair for some case.
+const Layouts& rotating(size_t k, Type type) { return kLayouts[(k + 3 * size_t(type)) % std::size(kLayouts)]; }
+
+std::vector<uint64_t> rounded(const std::vector<double>& values, Type type) {
+  std::vector<uint64_t> bits(values.size());
+  for (size_t k = 0; k < values.size(); ++k) bits[k] = bits_of(values[k], type);
+  return bits;
+}
+
+// Small integers, bit for bit, with every pair of layouts or one for each case. Returns how many problems were computed.
+int compute_integers(const MakePlan& make_plan, Operation operation, bool every_layout) {
+  Harness harness;
+  int computed = 0;
+  for (size_t k = 0; k < small_cases().size(); ++k) {
+    const Case& c = small_cases()[k];
+    const Data data = integers(c.geometry);
+    for (bool bias : {false, true}) {
+      if (bias && operation != Operation::conv_transpose) continue;
+      const std::vector<double> exact = formula<double>(c.geometry, operation, data, bias);
+      for (Type type : kTypes) {
+        const std::vector<uint64_t> expected = rounded(exact, type);
+        for (size_t l = 0; l < std::size(kLayouts); ++l) {
+          // With and without bias: half of the layouts each, in turn.
+          if (every_layout ? operation == Operation::conv_transpose && (k + l / 2) % 2 != bias
+                           : &kLayouts[l] != &rotating(k, type))
+            continue;
+          const Problem p = make_problem(c, operation, type, kLayouts[l], bias);
+          const auto plan = make_plan(p, kThreads);
+          if (!plan) continue;
+          ++computed;
+          const Against against = (k + l) % 2 ? Against::begin : Against::end;
+          expect_exact({*plan, p, c.line}, harness.run(*plan, p, data, shuffled(kThreads), against), expected);
+          if (enough_failures()) return computed;
+        }
+      }
+    }
+  }
+  return computed;
+}
+
+// Random data against a wider sum of the same values.
+int compute_reals(const MakePlan& make_plan, Operation operation, const std::vector<Case>& cases) {
+  Harness harness;
+  int computed = 0;
+  for (size_t k = 0; k < cases.size(); ++k) {
+    const Case& c = cases[k];
+    for (Type type : kTypes) {
+      const Problem p = make_problem(c, operation, type, rotating(k, type), k % 2);
+      const auto plan = make_plan(p, kThreads);
+      if (!plan) continue;
+      ++computed;
+      const double scale = k % 4 == 3 ? 0x1p-10 : 1;  // the square of 2^-10 is below float16's normal numbers
+      const Data data = reals(c.geometry, type, scale);
+      const std::vector<double> exact = type == Type::f64 ? formula<long double>(c.geometry, operation, data, p.bias)
+                                                          : formula<double>(c.geometry, operation, data, p.bias);
+      const double largest = std::max(scale * scale, p.bias ? scale : 0);
+      expect_close({*plan, p, c.line}, harness.run(*plan, p, data, shuffled(kThreads)), exact, largest);
+      if (enough_failures()) return computed;
+    }
+  }
+  return computed;
+}
+
+// ---- Each kernel ---------------------------------------------------------------------------------------------------------
+
+struct Subjects {
+  int kernel;
+  Operation operation;
+};
+void PrintTo(const Subjects& s, std::ostream* os) { *os << cpu::kernel_name(s.kernel) << " " << name_of(s.operation); }
+
+class EveryKernel : public testing::TestWithParam<Subjects> {
+ protected:
+  void SetUp() override {
+    if (!cpu::kernel_supported(kernel(), cpu::detected_isa()))
+      GTEST_SKIP() << cpu::kernel_name(kernel()) << " needs more than " << cpu::name_of(cpu::detected_isa())
+                   << ", the best instruction set of this machine";
+  }
+  int kernel() const { return GetParam().kernel; }
+  Operation operation() const { return GetParam().operation; }
+  MakePlan make_plan() const {
+    return [this](const Problem& problem, int threads) {
+      return cpu::make_plan(problem, cpu::detected_isa(), threads, cpu::kernel_name(kernel()));
+    };
+  }
+  // A kernel for few types and layouts may accept none of the subset that a test offers it.
+  void expect_computed(int computed) const {
+    RecordProperty("computed", computed);
+    if (!computed) GTEST_SKIP() << cpu::kernel_name(kernel()) << " accepts no " << name_of(operation()) << " of these cases";
+  }
+};
+
+TEST_P(EveryKernel, ComputesIntegersExactly) { expect_computed(compute_integers(make_plan(), operation(), true)); }
+
+TEST_P(EveryKernel, KeepsTheErrorBound) { expect_computed(compute_reals(make_plan(), operation(), small_cases())); }
+
+TEST_P(EveryKernel, KeepsTheErrorBoundOnLayersOfModels) {
+  expect_computed(compute_reals(make_plan(), operation(), reduced_cases()));
+}
+
+TEST_P(EveryKernel, GivesTheSameBitsForAnyNumberOfThreadsAndEveryTime) {
+  Harness harness;
+  int computed = 0;
+  for (const auto* cases : {&small_cases(), &reduced_cases()})
+    for (size_t k = 0; k < cases->size(); ++k) {
+      const Case& c = (*cases)[k];
+      const Type type = kTypes[k % std::size(kTypes)];
+      const Problem p = make_problem(c, operation(), type, rotating(k / std::size(kTypes), type), k % 2);
+      if (!make_plan()(p, 1)) continue;
+      ++computed;
+      const Data data = reals(c.geometry, type, 1);
+      std::vector<uint64_t> first;
+      for (int threads : {1, 2, 5, 5}) {
+        const auto plan = make_plan()(p, threads);
+        ASSERT_TRUE(plan) << "accepted for one thread, not for " << threads << ": " << c.line;
+        std::vector<uint64_t> bits = harness.run(*plan, p, data, racing(threads));
+        if (first.empty()) first = bits;
+        EXPECT_TRUE(bits == first) << threads << " threads change the result of " << Subject{*plan, p, c.line};
+      }
+      if (enough_failures()) return;
+    }
+  expect_computed(computed);
+}
+
+// ---- Irregular strides ---------------------------------------------------------------------------------------------------
+
+// Ways to disturb the layout of one problem. The result keeps a place for each of its elements.
+struct Disturbance {
+  const char* name;
+  std::function<void(Problem&, const Layouts&)> apply;
+};
+
+bool reads(const Problem& p, Operation writer) { return p.operation != writer; }
+
+const Disturbance kDisturbances[] = {
+    {"sliced x", [](Problem& p, const Layouts& l) { p.x = sliced(x_extents(p.geometry), l.data); }},
+    {"sliced w", [](Problem& p, const Layouts& l) { p.w = sliced(w_extents(p.geometry), l.weights); }},
+    {"sliced y", [](Problem& p, const Layouts& l) { p.y = sliced(y_extents(p.geometry), l.data); }},
+    {"turned axes",
+     [](Problem& p, const Layouts&) {
+       p.x = dense(x_extents(p.geometry), {4, 3, 1, 0, 2});
+       p.y = dense(y_extents(p.geometry), {1, 3, 2, 4, 0});
+       p.w = dense(w_extents(p.geometry), {3, 0, 4, 1, 2});
+     }},
+    {"expanded batch",
+     [](Problem& p, const Layouts&) {
+       if (reads(p, Operation::backward_data)) p.x.outer = 0;
+       if (reads(p, Operation::conv_transpose)) p.y.outer = 0;
+     }},
+    {"expanded channels",
+     [](Problem& p, const Layouts&) {
+       if (reads(p, Operation::backward_data)) p.x.channel = 0;
+       if (reads(p, Operation::backward_weights)) p.w.channel = 0;
+       if (reads(p, Operation::conv_transpose)) p.y.channel = 0;
+     }},
+    {"expanded last axis",
+     [](Problem& p, const Layouts&) {
+       if (reads(p, Operation::backward_data)) p.x.axis[2] = 0;
+       if (reads(p, Operation::backward_weights)) p.w.axis[2] = 0;
+       if (reads(p, Operation::conv_transpose)) p.y.axis[2] = 0;
+     }},
+    {"one value",
+     [](Problem& p, const Layouts&) {
+       if (reads(p, Operation::backward_data)) p.x = {};
+       if (reads(p, Operation::backward_weights)) p.w = {};
+       if (reads(p, Operation::conv_transpose)) p.y = {};
+     }},
+};
+
+// The values that are left when elements with stride 0 share their place.
+void share(std::vector<double>& values, const Extents& extents, const Strides& strides) {
+  std::vector<double> memory(span(extents, strides));
+  for_each_element(extents, strides, [&](int64_t index, int64_t offset) { memory[offset] = values[index]; });
+  for_each_element(extents, strides, [&](int64_t index, int64_t offset) { values[index] = memory[offset]; });
+}
+
+TEST_P(EveryKernel, TakesTheStridesItAccepts) {
+  Harness harness;
+  int computed = 0;
+  for (size_t k = 0; k < small_cases().size(); ++k) {
+    const Case& c = small_cases()[k];
+    if (count_terms(c.geometry) > 40'000) continue;  // enough of them are left
+    for (size_t v = 0; v < std::size(kDisturbances); ++v) {
+      const Type type = kTypes[(k + v) % std::size(kTypes)];
+      const Layouts& layouts = kLayouts[(k / 4 + v) % 4];
+      Problem p = make_problem(c, operation(), type, layouts, v % 2);
+      kDisturbances[v].apply(p, layouts);
+      const auto plan = make_plan()(p, kThreads);
+      if (!plan) continue;
+      ++computed;
+      Data data = integers(c.geometry);
+      share(data.x, x_extents(p.geometry), p.x);
+      share(data.w, w_extents(p.geometry), p.w);
+      share(data.y, y_extents(p.geometry), p.y);
+      SCOPED_TRACE(kDisturbances[v].name);
+      const auto bits = harness.run(*plan, p, data, shuffled(kThreads), v % 2 ? Against::begin : Against::end);
+      expect_exact({*plan, p, c.line}, bits, rounded(formula<double>(c.geometry, operation(), data, p.bias), type));
+      if (enough_failures()) return;
+    }
+  }
+  expect_computed(computed);
+}
+
+// ---- Values that are not finite ------------------------------------------------------------------------------------------
+
+// Which elements of the result read element `index` (canonical) of the operand; and which share its sample or group.
+struct Reach {
+  std::vector<bool> reads;
+  std::vector<bool> may_read;
+};
+
+enum class Place { x, w, y };
+
+Reach reach_of(const Case& c, Operation operation, Place place, int64_t index) {
+  const Geometry& g = c.geometry;
+  const Problem p = make_problem(c, operation, Type::f64, {kNcx, kIox});
+  const int64_t size = count(result_extents(p));
+  Reach reach{std::vector<bool>(size), std::vector<bool>(size)};
+  // Sample and group of each element, -1 where it belongs to all.
+  const auto home = [&](Place of, int64_t k) -> std::pair<int64_t, int64_t> {
+    if (of == Place::w) return {-1, k / std::max<int64_t>(g.w_size() / g.groups, 1)};
+    const int64_t positions = of == Place::x ? g.x_positions() : g.y_positions();
+    const int64_t channels = of == Place::x ? g.x_channels : g.y_channels;
+    return {k / (positions * channels * g.groups), k / (positions * channels) % g.groups};
+  };
+  const Place result = operation == Operation::conv_transpose  ? Place::y
+                       : operation == Operation::backward_data ? Place::x
+                                                               : Place::w;
+  const auto [sample, group] = home(place, index);
+  for (int64_t k = 0; k < size; ++k) {
+    const auto [s, h] = home(result, k);
+    reach.may_read[k] = h == group && (s < 0 || sample < 0 || s == sample);
+  }
+  for_each_term(p, [&](int64_t X, int64_t W, int64_t Y, int64_t) {
+    if ((place == Place::x ? X : place == Place::w ? W : Y) != index) return;
+    reach.reads[result == Place::x ? X : result == Place::w ? W : Y] = true;
+  });
+  return reach;
+}
+
+// Winograd mixes the inputs of a tile; every other kernel keeps to the formula.
+bool mixes_a_tile(const Plan& plan) { return std::strstr(plan.kernel, "winograd") != nullptr; }
+
+// A NaN or an infinity in one element of one operand: what reads it is not finite, and nothing else.
+int compute_not_finite(const MakePlan& make_plan, Operation operation, Place place) {
+  Harness harness;
+  int computed = 0;
+  for (size_t k = 0; k < small_cases().size(); ++k) {
+    const Case& c = small_cases()[k];
+    if (count_terms(c.geometry) == 0 || count_terms(c.geometry) > 40'000) continue;
+    const Type type = kTypes[k % std::size(kTypes)];
+    const Problem p = make_problem(c, operation, type, rotating(k / 4, type), k % 2);
+    const auto plan = make_plan(p, kThreads);
+    if (!plan) continue;
+    ++computed;
+    Data data = reals(c.geometry, type, 1);
+    std::vector<double>& values = place == Place::x ? data.x : place == Place::w ? data.w : data.y;
+    const int64_t index = int64_t(k * 7919 % values.size());
+    values[index] = k % 3 ? std::nan("") : INFINITY;
+    const Reach reach = reach_of(c, operation, place, index);
+    const auto bits = harness.run(*plan, p, data, shuffled(kThreads));
+    expect_all(
+        {*plan, p, c.line}, int64_t(bits.size()),
+        [&](int64_t e) {
+          const bool finite = std::isfinite(value_of(bits[e], type));
+          return reach.reads[e] ? finite : !finite && !(mixes_a_tile(*plan) && reach.may_read[e]);
+        },
+        [&](int64_t e) {
+          const std::string value = std::to_string(values[index]);
+          return reach.reads[e] ? "finite, though it reads the " + value : "not finite, though it does not read the " + value;
+        });
+    if (enough_failures()) break;
+  }
+  return computed;
+}
+
+TEST_P(EveryKernel, KeepsNaNOfItsFirstOperandWhereItIsRead) {
+  const Place first = operation() == Operation::backward_data ? Place::y : Place::x;
+  expect_computed(compute_not_finite(make_plan(), operation(), first));
+}
+
+TEST_P(EveryKernel, KeepsNaNOfItsSecondOperandWhereItIsRead) {
+  const Place second = operation() == Operation::backward_weights ? Place::y : Place::w;
+  expect_computed(compute_not_finite(make_plan(), operation(), second));
+}
+
+bool accepts_some(int kernel, Operation operation) {
+  for (const auto* cases : {&small_cases(), &reduced_cases()})
+    for (const Case& c : *cases)
+      for (Type type : kTypes)
+        for (const Layouts& layouts : kLayouts) {
+          const Problem p = make_problem(c, operation, type, layouts);
+          if (cpu::make_plan(p, cpu::detected_isa(), 1, cpu::kernel_name(kernel))) return true;
+        }
+  return false;
+}
+
+// A kernel is for some of the operations; that it is for none fails KernelList.EveryKernelAcceptsSomeCase.
+std::vector<Subjects> every_kernel_and_operation() {
+  std::vector<Subjects> all;
+  for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel)
+    for (Operation operation : kOperations)
+      if (!cpu::kernel_supported(kernel, cpu::detected_isa()) || accepts_some(kernel, operation))
+        all.push_back({kernel, operation});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryKernel, testing::ValuesIn(every_kernel_and_operation()), [](const auto& info) {
+  return std::string(cpu::kernel_name(info.param.kernel)) + "_" + name_of(info.param.operation);
+});
+
+// ---- The list as a whole -------------------------------------------------------------------------------------------------
+
+TEST(KernelList, EveryKernelAcceptsSomeCase) {
+  for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel) {
+    const char* name = cpu::kernel_name(kernel);
+    if (!cpu::kernel_supported(kernel, cpu::detected_isa())) {
+      std::printf("%s: not on this machine\n", name);
+      continue;
+    }
+    const auto accepts = [&](Operation operation) { return accepts_some(kernel, operation); };
+    EXPECT_TRUE(std::any_of(std::begin(kOperations), std::end(kOperations), accepts)) << name;
+  }
+}
+
+TEST(KernelList, HasDistinctNames) {
+  for (int a = 0; a < cpu::kernel_count(); ++a)
+    for (int b = 0; b < a; ++b) EXPECT_STRNE(cpu::kernel_name(a), cpu::kernel_name(b));
+}
+
+TEST(KernelList, ForcesOneKernelOrNone) {
+  const Problem p = make_problem(small_cases()[0], Operation::conv_transpose, Type::f32, kLayouts[0]);
+  EXPECT_EQ(cpu::make_plan(p, cpu::detected_isa(), 1, "no such kernel"), nullptr);
+  for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel) {
+    const auto plan = cpu::make_plan(p, cpu::detected_isa(), 1, cpu::kernel_name(kernel));
+    EXPECT_STREQ(plan ? plan->kernel : cpu::kernel_name(kernel), cpu::kernel_name(kernel));
+    EXPECT_TRUE(!plan || cpu::kernel_supported(kernel, cpu::detected_isa())) << cpu::kernel_name(kernel);
+  }
+}
+
+// Each instruction set that the machine has, as TORCH_EXT_ISA would choose it.
+struct Capped {
+  Isa isa;
+  Operation operation;
+};
+void PrintTo(const Capped& s, std::ostream* os) { *os << cpu::name_of(s.isa) << " " << name_of(s.operation); }
+
+class EveryIsa : public testing::TestWithParam<Capped> {};
+
+TEST_P(EveryIsa, ComputesEveryCase) {
+  const Isa isa = GetParam().isa;
+  const MakePlan make_plan = [isa](const Problem& problem, int threads) {
+    auto plan = cpu::make_plan(problem, isa, threads);
+    EXPECT_TRUE(plan) << "no kernel for " << cpu::describe(problem);
+    for (int kernel = 0; plan && kernel < cpu::kernel_count(); ++kernel)
+      if (!std::strcmp(plan->kernel, cpu::kernel_name(kernel)) && !cpu::kernel_supported(kernel, isa))
+        ADD_FAILURE() << plan->kernel << " chosen for " << cpu::name_of(isa);
+    return plan;
+  };
+  EXPECT_GE(compute_integers(make_plan, GetParam().operation, false), int(small_cases().size() * std::size(kTypes)));
+}
+
+std::vector<Capped> every_isa_and_operation() {
+  std::vector<Capped> all;
+  for (int isa = 0; isa <= int(cpu::detected_isa()); ++isa)
+    for (Operation operation : kOperations) all.push_back({Isa(isa), operation});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryIsa, testing::ValuesIn(every_isa_and_operation()), [](const auto& info) {
+  return std::string(cpu::name_of(info.param.isa)) + "_" + name_of(info.param.operation);
+});
+
+// ---- Plans ---------------------------------------------------------------------------------------------------------------
+
+TEST(CachedPlan, IsMadeOnceForAProblemAndANumberOfThreads) {
+  const Problem p = make_problem(small_cases()[3], Operation::conv_transpose, Type::f32, kLayouts[0]);
+  Problem other = p;
+  other.geometry.batch += 1;
+  const auto plan = cpu::cached_plan(p, 2);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(cpu::cached_plan(p, 2), plan);
+  EXPECT_NE(cpu::cached_plan(p, 3), plan);
+  EXPECT_NE(cpu::cached_plan(other, 2), plan);
+}
+
+TEST(CachedPlan, DistinguishesEveryFieldOfAProblem) {
+  const Problem p = make_problem(parse_case("p n2 g2 c4:6 i4x5x6 k2x3x4 s2x3x4 d1x2x3 pb1x1x1 pe0x0x0 op0x0x0"),
+                                 Operation::conv_transpose, Type::f32, kLayouts[0]);
+  const auto plan = cpu::cached_plan(p, 1);
+  const std::function<void(Problem&)> changes[] = {[](Problem& q) { q.operation = Operation::backward_data; },
+                                                   [](Problem& q) { q.type = Type::bf16; },
+                                                   [](Problem& q) { q.bias = true; },
+                                                   [](Problem& q) { q.geometry.groups = 1; },
+                                                   [](Problem& q) { q.geometry.x_channels += 1; },
+                                                   [](Problem& q) { q.geometry.y_channels += 1; },
+                                                   [](Problem& q) { q.geometry.axis[0].x += 1; },
+                                                   [](Problem& q) { q.geometry.axis[1].w += 1; },
+                                                   [](Problem& q) { q.geometry.axis[2].y += 1; },
+                                                   [](Problem& q) { q.geometry.axis[0].stride += 1; },
+                                                   [](Problem& q) { q.geometry.axis[1].dilation += 1; },
+                                                   [](Problem& q) { q.geometry.axis[2].offset += 1; },
+                                                   [](Problem& q) { q.x.outer += 1; },
+                                                   [](Problem& q) { q.w.channel += 1; },
+                                                   [](Problem& q) { q.y.axis[0] += 1; }};
+  for (size_t k = 0; k < std::size(changes); ++k) {
+    Problem q = p;
+    changes[k](q);
+    EXPECT_NE(cpu::cached_plan(q, 1), plan) << "change " << k;
+  }
+  EXPECT_EQ(cpu::cached_plan(p, 1), plan);
+}
+
+TEST(CachedPlan, IsSharedByThreadsAndDoesNotGrowWithoutBound) {
+  Problem base = make_problem(small_cases()[3], Operation::backward_data, Type::f32, kLayouts[1]);
+  racing(4).for_each(12'000, [&](int64_t index, int) {
+    Problem p = base;
+    p.geometry.batch = 1 + index % 6000;
+    const auto plan = cpu::cached_plan(p, 1);
+    ASSERT_TRUE(plan);
+    EXPECT_STRNE(plan->kernel, "");
+  });
+}
+
+TEST(Describe, NamesTheProblemInTheFormOfTheCases) {
+  const Problem p = make_problem(parse_case("p n2 g2 c4:6 i4x5 k2x3 s2x3 d1x2 pb1x1 pe0x0 op0x0"), Operation::conv_transpose,
+                                 Type::bf16, kLayouts[0], true);
+  EXPECT_EQ(cpu::describe(p), "conv_transpose bf16 n2 g2 c4:6 i1x4x5 k1x2x3 o1x7x16 s1x2x3 d1x1x2 pb0x1x1 +bias");
+}
+
+TEST(Describe, IsOneLine) {
+  for (const Case& c : small_cases())
+    for (Operation operation : kOperations) {
+      const auto plan = cpu::make_plan(make_problem(c, operation, Type::f32, kLayouts[0]), cpu::detected_isa(), 2);
+      ASSERT_TRUE(plan) << c.line;
+      EXPECT_STRNE(plan->describe().c_str(), "") << plan->kernel;
+      EXPECT_EQ(plan->describe().find('\n'), std::string::npos) << plan->describe();
+      EXPECT_GE(plan->workspace_bytes(), 0);
+    }
+}
+
+TEST(Isa, IsCappedByNameAndNeverBeyondTheMachine) {
+  EXPECT_LE(cpu::active_isa(), cpu::detected_isa());
+  for (int isa = 0; isa <= int(cpu::detected_isa()); ++isa) EXPECT_STRNE(cpu::name_of(Isa(isa)), "");
+}
+
+}  // namespace
+}  // namespace torch_ext::test
