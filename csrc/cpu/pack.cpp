@@ -111,6 +111,61 @@ void store_box(const Tiles<Real>& tiles, Type type, const Real* rows, int64_t pi
 }
 
 template <class Real>
+void load_planes(const Tiles<Real>& tiles, Type type, const void* from, int64_t position_stride, int64_t count,
+                 int64_t channel_stride, int64_t channels, Real* planes, int64_t pitch) {
+  if (position_stride == 1) {
+    for (int64_t c = 0; c < channels; ++c)
+      tiles.widen(type, element(from, type, c * channel_stride), planes + c * pitch, count);
+  } else if (channel_stride == 1 && channels > 1) {
+    if (computes_in<Real>(type))
+      return tiles.transpose_rows(static_cast<const Real*>(from), position_stride, planes, pitch, channels, count);
+    alignas(64) Real stage[kMaxLanes * kStage];
+    for (int64_t p = 0; p < count; p += kStage)
+      for (int64_t c = 0; c < channels; c += tiles.lanes) {
+        const int64_t part = std::min(kStage, count - p), width = std::min<int64_t>(tiles.lanes, channels - c);
+        for (int64_t i = 0; i < part; ++i)
+          tiles.widen(type, element(from, type, (p + i) * position_stride + c), stage + i * tiles.lanes, width);
+        tiles.transpose_rows(stage, tiles.lanes, planes + c * pitch + p, pitch, width, part);
+      }
+  } else {
+    visit(type, [&](auto scalar) {
+      const auto* source = static_cast<const decltype(scalar)*>(from);
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t p = 0; p < count; ++p)
+          planes[c * pitch + p] = Real(widen(source[p * position_stride + c * channel_stride]));
+    });
+  }
+}
+
+template <class Real>
+void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64_t pitch, void* to, int64_t position_stride,
+                  int64_t count, int64_t channel_stride, int64_t channels) {
+  if (position_stride == 1) {
+    for (int64_t c = 0; c < channels; ++c)
+      tiles.narrow(type, planes + c * pitch, element(to, type, c * channel_stride), count);
+  } else if (channel_stride == 1 && channels > 1) {
+    if (computes_in<Real>(type))
+      return tiles.transpose_rows(planes, pitch, static_cast<Real*>(to), position_stride, count, channels);
+    alignas(64) Real stage[kMaxLanes * kStage];
+    for (int64_t p = 0; p < count; p += kStage)
+      for (int64_t c = 0; c < channels; c += tiles.lanes) {
+        const int64_t part = std::min(kStage, count - p), width = std::min<int64_t>(tiles.lanes, channels - c);
+        tiles.transpose_rows(planes + c * pitch + p, pitch, stage, tiles.lanes, part, width);
+        for (int64_t i = 0; i < part; ++i)
+          tiles.narrow(type, stage + i * tiles.lanes, element(to, type, (p + i) * position_stride + c), width);
+      }
+  } else {
+    visit(type, [&](auto scalar) {
+      using Wide = decltype(widen(scalar));
+      auto* target = static_cast<decltype(scalar)*>(to);
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t p = 0; p < count; ++p)
+          narrow(Wide(planes[c * pitch + p]), target[p * position_stride + c * channel_stride]);
+    });
+  }
+}
+
+template <class Real>
 PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width)
     : tiles_(&tiles), type_(type), w_(weights), width_(width), tap_count_(w_.taps[0] * w_.taps[1] * w_.taps[2]) {
   bool dense_taps = true;
@@ -193,7 +248,11 @@ template void load_box<float>(const Tiles<float>&, Type, const void*, Box, float
 template void load_box<double>(const Tiles<double>&, Type, const void*, Box, double*, int64_t);
 template void store_box<float>(const Tiles<float>&, Type, const float*, int64_t, void*, Box);
 template void store_box<double>(const Tiles<double>&, Type, const double*, int64_t, void*, Box);
+template void load_planes<float>(const Tiles<float>&, Type, const void*, int64_t, int64_t, int64_t, int64_t, float*, int64_t);
+template void store_planes<float>(const Tiles<float>&, Type, const float*, int64_t, void*, int64_t, int64_t, int64_t, int64_t);
 template class PanelPacker<float>;
+template void load_planes<double>(const Tiles<double>&, Type, const void*, int64_t, int64_t, int64_t, int64_t, double*, int64_t);
+template void store_planes<double>(const Tiles<double>&, Type, const double*, int64_t, void*, int64_t, int64_t, int64_t, int64_t);
 template class PanelPacker<double>;
 
 }  // namespace torch_ext::cpu

@@ -24,6 +24,16 @@ void load_box(const Tiles<Real>& tiles, Type type, const void* from, Box box, Re
 template <class Real>
 void store_box(const Tiles<Real>& tiles, Type type, const Real* rows, int64_t pitch, void* to, Box box);
 
+// A line of positions as planes: planes[c*pitch + p] = from[p*position_stride + c*channel_stride] for p < count, c < channels.
+template <class Real>
+void load_planes(const Tiles<Real>& tiles, Type type, const void* from, int64_t position_stride, int64_t count,
+                 int64_t channel_stride, int64_t channels, Real* planes, int64_t pitch);
+
+// The inverse, rounding once.
+template <class Real>
+void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64_t pitch, void* to, int64_t position_stride,
+                  int64_t count, int64_t channel_stride, int64_t channels);
+
 // The weights of one group as the gather tile reads them: one matrix of depth x columns for each tap.
 struct WeightsMatrix {
   int64_t depth, depth_stride;      // channels that are summed over

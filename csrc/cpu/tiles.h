@@ -39,6 +39,29 @@ struct OuterTile {
   int64_t out_pitch, columns;
 };
 
+// A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] + sum over c < depth, t < taps of
+// weights[(c*taps + t)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < vectors * lanes.
+inline constexpr int kWideRows = 4, kWideVectors = 12;
+template <class Real>
+struct WideTile {
+  const Real* in;
+  int64_t in_pitch, depth, taps;
+  const int64_t* offsets;
+  const Real *weights, *init;
+  Real* out;
+  int64_t out_pitch;
+};
+
+// A dot tile: out[t] += sum over runs r, p < length of a[r*a_pitch + p] * b[offsets[t] + r*b_pitch + p] for t < taps of the tile.
+inline constexpr int kDotTaps = 8;
+template <class Real>
+struct DotTile {
+  const Real *a, *b;
+  int64_t runs, length, a_pitch, b_pitch;
+  const int64_t* offsets;
+  Real* out;
+};
+
 template <class Real>
 struct Tiles {
   int lanes;                                                               // reals in a vector
@@ -46,6 +69,9 @@ struct Tiles {
   int max_rows[kMaxVectors + 1];                                           // rows of the tallest tile, by vectors
   void (*gather[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);  // [vectors][rows]
   void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
+  int max_wide_vectors[kWideRows + 1];                                      // by rows
+  void (*wide[kWideRows + 1][kWideVectors + 1])(const WideTile<Real>&);     // [rows][vectors]
+  void (*dot[kDotTaps + 1])(const DotTile<Real>&);                          // [taps]
   // to[offsets[j] + i] = from[i*pitch + j] for i < rows <= lanes, j < columns; zero for rows <= i < lanes.
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
   // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns.

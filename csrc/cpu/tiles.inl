@@ -76,6 +76,54 @@ void outer_tile(const OuterTile<typename V::Real>& t) {
   }
 }
 
+template <class V, int Rows, int Vectors>
+void wide_tile(const WideTile<typename V::Real>& t) {
+  typename V::Reg acc[Rows][Vectors];
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::set(t.init[m]);
+  const auto* w = t.weights;
+  for (int64_t c = 0; c < t.depth; ++c) {
+    const auto* plane = t.in + c * t.in_pitch;
+    for (int64_t tap = 0; tap < t.taps; ++tap, w += Rows) {
+      const auto* in = plane + t.offsets[tap];
+      typename V::Reg weight[Rows];
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) weight[m] = V::set(w[m]);
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
+        const auto x = V::load(in + v * V::lanes);
+        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][v] = V::fma(weight[m], x, acc[m][v]);
+      }
+    }
+  }
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) V::store(t.out + m * t.out_pitch + v * V::lanes, acc[m][v]);
+}
+
+template <class V, int Taps>
+void dot_tile(const DotTile<typename V::Real>& t) {
+  typename V::Reg acc[Taps];
+  TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) acc[k] = V::zero();
+  const int64_t whole = t.length / V::lanes * V::lanes;
+  const auto mask = V::first(t.length - whole);
+  for (int64_t r = 0; r < t.runs; ++r) {
+    const auto* a = t.a + r * t.a_pitch;
+    const auto* b = t.b + r * t.b_pitch;
+    for (int64_t p = 0; p < whole; p += V::lanes) {
+      const auto x = V::load(a + p);
+      TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) acc[k] = V::fma(x, V::load(b + t.offsets[k] + p), acc[k]);
+    }
+    if (whole == t.length) continue;
+    const auto x = V::load_masked(a + whole, mask);
+    TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k)
+      acc[k] = V::fma(x, V::load_masked(b + t.offsets[k] + whole, mask), acc[k]);
+  }
+  TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
+    typename V::Real lane[V::lanes], sum = 0;
+    V::store(lane, acc[k]);
+    for (int i = 0; i < V::lanes; ++i) sum += lane[i];
+    t.out[k] += sum;
+  }
+}
+
 template <class V>
 void transpose(const typename V::Real* from, int64_t pitch, int rows, int64_t columns, typename V::Real* to,
                const int64_t* offsets) {
@@ -136,15 +184,32 @@ constexpr void fill_tiles(Tiles<typename V::Real>& table, std::integer_sequence<
   ((table.outer[Vectors][Rows + 1] = outer_tile<V, Vectors, Rows + 1>), ...);
 }
 
+template <class V, int Rows, int... Vectors>
+constexpr void fill_wide_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Vectors...>) {
+  table.max_wide_vectors[Rows] = sizeof...(Vectors);
+  ((table.wide[Rows][Vectors + 1] = wide_tile<V, Rows, Vectors + 1>), ...);
+}
+
+template <class V, int... Taps>
+constexpr void fill_dot_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Taps...>) {
+  ((table.dot[Taps + 1] = dot_tile<V, Taps + 1>), ...);
+}
+
 // Tallest[v] is how many rows fit the register file beside v vectors of the panel and one broadcast.
-template <class V, int... Tallest>
-constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest...>) {
+// Widest[m] is how many vectors fit it beside m broadcasts and one load.
+template <class V, int... Tallest, int... Widest>
+constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest...>, std::integer_sequence<int, Widest...>) {
+  static_assert(sizeof...(Widest) == kWideRows);
   Tiles<typename V::Real> table{};
   table.lanes = V::lanes;
   table.max_vectors = sizeof...(Tallest);
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_tiles<V, I + 1>(table, std::make_integer_sequence<int, Tallest>()), ...);
   }(std::make_integer_sequence<int, sizeof...(Tallest)>());
+  [&]<int... I>(std::integer_sequence<int, I...>) {
+    (fill_wide_tiles<V, I + 1>(table, std::make_integer_sequence<int, Widest>()), ...);
+  }(std::make_integer_sequence<int, sizeof...(Widest)>());
+  fill_dot_tiles<V>(table, std::make_integer_sequence<int, kDotTaps>());
   table.transpose = transpose<V>;
   table.transpose_rows = transpose_rows<V>;
   table.widen = V::widen;

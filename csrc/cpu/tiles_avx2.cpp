@@ -133,8 +133,8 @@ struct F64 {
 #include "csrc/cpu/tiles.inl"
 
 // 16 registers: 12 x 1, 6 x 2 and 4 x 3 accumulators, each with its panel vectors and one broadcast.
-constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 6, 4>());
-constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 6, 4>());
+constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 6, 4>(), std::integer_sequence<int, 12, 6, 4, 2>());
+constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 6, 4>(), std::integer_sequence<int, 12, 6, 4, 2>());
 
 }  // namespace avx2
 

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_transpose and backward_data where a group has few result channels (depthwise layers, image heads): too few to fill a vector,
+// so lanes go along positions. The input of a block of cells is brought to planes in cache, one for each channel and each residue of
+// the input position modulo in_step, with zeros around it, so that a tap is a constant offset into a plane. The two inner axes of a
+// plane are run through as one long row: what falls on the border between two rows is computed and dropped, which is cheaper than
+// half-empty vectors.
+#include <algorithm>
+#include <vector>
+
+#include "csrc/cpu/gather.h"
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/pack.h"
+#include "csrc/cpu/scratch.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+constexpr int64_t kBoxBytes = 192 << 10;  // of the planes of a block, and of its results: each well inside L2
+constexpr int64_t kMinCells = 64;
+constexpr double kItemFlops = 1e6;
+constexpr int64_t kItems = 64;
+
+int64_t parts_of(int64_t value, int64_t part) { return (value + part - 1) / part; }
+int64_t round_up(int64_t value, int64_t multiple) { return parts_of(value, multiple) * multiple; }
+
+// Where a tap lies along one axis: input position (cell + q)*in_step + residue, of which `slot` numbers the residues in use.
+struct PlaneTap {
+  int64_t k, slot, q;
+};
+
+struct PlaneAxis {
+  std::vector<int64_t> residues;             // by slot
+  std::vector<std::vector<PlaneTap>> phases;
+  int64_t q_min = 0, q_max = 0;
+
+  explicit PlaneAxis(const GatherAxis& axis) {
+    bool first = true;
+    for (const auto& taps : axis.phases) {
+      phases.emplace_back();
+      for (const Tap& tap : taps) {
+        int64_t q = tap.delta / axis.in_step, residue = tap.delta % axis.in_step;
+        if (residue < 0) residue += axis.in_step, --q;
+        const auto found = std::find(residues.begin(), residues.end(), residue);
+        phases.back().push_back({tap.k, found - residues.begin(), q});
+        if (found == residues.end()) residues.push_back(residue);
+        q_min = first ? q : std::min(q_min, q);
+        q_max = first ? q : std::max(q_max, q);
+        first = false;
+      }
+    }
+    if (residues.empty()) residues.push_back(0);
+  }
+};
+
+template <class Real>
+class Wide final : public Plan {
+ public:
+  Wide(const Problem& problem, Isa isa, int threads);
+  std::string describe() const override;
+  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  void run(const Buffers& buffers, const Parallel& parallel) const override;
+
+ private:
+  // All taps of one phase, as offsets into a plane, and the rows of the weights for each row count of a tile.
+  struct Phase {
+    int64_t r[kAxes];
+    std::vector<int64_t> offsets;
+    std::vector<int64_t> weight_offsets;  // of the taps, in the tensor
+    int64_t packed;                       // where the phase starts in a group's packed weights
+  };
+  struct Block {
+    int64_t sample, begin[kAxes], end[kAxes];
+  };
+
+  void choose_blocks();
+  void index_phases();
+  int64_t items() const;
+  void pack_weights(const Buffers& buffers, int64_t group, Real* packed) const;
+  void load(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, Real* planes) const;
+  void compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines, Real* results) const;
+  void store(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, const Real* results) const;
+
+  int64_t lanes() const { return tiles_->lanes; }
+  int64_t result_positions() const { return result_extent_[0] * result_extent_[1] * result_extent_[2]; }
+
+  Problem p_;
+  const Tiles<Real>* tiles_;
+  GatherAxis axis_[kAxes];
+  PlaneAxis plane_axis_[kAxes];
+  Strides in_, out_;
+  int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
+  int64_t groups_;           // groups that share a box
+  int64_t cells_[kAxes];     // of a block
+  int64_t plane_extent_[kAxes], plane_size_;  // of the box for one residue; of all residues of one channel
+  int64_t result_extent_[kAxes];
+  int64_t line_;             // cells of a flattened plane, in whole vectors
+  std::vector<Phase> phases_;
+  Layout layout_;
+  Layout::Part weights_part_, bias_part_, planes_part_, lines_part_, results_part_;
+};
+
+template <class Real>
+Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
+    : p_(problem),
+      tiles_(&tiles<Real>(isa)),
+      axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
+      plane_axis_{PlaneAxis(axis_[0]), PlaneAxis(axis_[1]), PlaneAxis(axis_[2])} {
+  const Geometry& g = p_.geometry;
+  const bool forward = p_.operation == Operation::conv_transpose;
+  in_ = forward ? p_.x : p_.y;
+  out_ = forward ? p_.y : p_.x;
+  depth_ = forward ? g.x_channels : g.y_channels;
+  columns_ = forward ? g.y_channels : g.x_channels;
+  choose_blocks();
+  index_phases();
+  const int64_t real = sizeof(Real);
+  weights_part_ = layout_.shared(g.groups * g.w_positions() * depth_ * columns_ * real);
+  bias_part_ = layout_.shared(g.groups * columns_ * real);
+  // A tile may read up to a line's padding past the last plane.
+  planes_part_ = layout_.per_thread((groups_ * depth_ * plane_size_ + line_) * real);
+  lines_part_ = layout_.per_thread(axis_[2].out_step * std::min<int64_t>(columns_, kWideRows) * line_ * real);
+  results_part_ = layout_.per_thread(groups_ * columns_ * result_positions() * real);
+  layout_.finish(threads);
+}
+
+template <class Real>
+void Wide<Real>::choose_blocks() {
+  const Geometry& g = p_.geometry;
+  // Channels that lie side by side are read together.
+  const bool interleaved = in_.channel == 1 || out_.channel == 1;
+  groups_ = std::min(g.groups, interleaved ? std::max<int64_t>(1, lanes() / std::max(depth_, columns_)) : 1);
+  int64_t in_per_cell = depth_, out_per_cell = columns_, cells = g.batch;
+  for (int a = 0; a < kAxes; ++a) {
+    in_per_cell *= int64_t(plane_axis_[a].residues.size());
+    out_per_cell *= axis_[a].out_step;
+    cells *= axis_[a].cells;
+  }
+  const int64_t cell_bytes = groups_ * std::max(in_per_cell, out_per_cell) * int64_t(sizeof(Real));
+  int64_t limit = std::max<int64_t>(1, kBoxBytes / cell_bytes);
+  const double flops = 2.0 * double(cells) * double(g.groups * columns_ * depth_) * double(g.w_positions());
+  const int64_t wanted = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
+  for (;; limit = std::max(kMinCells, limit / 2)) {
+    int64_t room = limit;
+    for (int a = kAxes - 1; a >= 0; --a) {
+      cells_[a] = parts_of(axis_[a].cells, parts_of(axis_[a].cells, room));
+      room = std::max<int64_t>(1, room / cells_[a]);
+    }
+    if (items() >= wanted || limit <= kMinCells) break;
+  }
+  plane_size_ = 1;
+  for (int a = 0; a < kAxes; ++a) {
+    plane_extent_[a] = cells_[a] + plane_axis_[a].q_max - plane_axis_[a].q_min;
+    plane_size_ *= plane_extent_[a] * int64_t(plane_axis_[a].residues.size());
+    result_extent_[a] = cells_[a] * axis_[a].out_step;
+  }
+  line_ = round_up((cells_[1] - 1) * plane_extent_[2] + cells_[2], lanes());
+}
+
+template <class Real>
+void Wide<Real>::index_phases() {
+  int64_t packed = 0;
+  const int64_t of_residue = plane_extent_[0] * plane_extent_[1] * plane_extent_[2];
+  for (int64_t r0 = 0; r0 < axis_[0].out_step; ++r0)
+    for (int64_t r1 = 0; r1 < axis_[1].out_step; ++r1)
+      for (int64_t r2 = 0; r2 < axis_[2].out_step; ++r2) {
+        Phase phase{{r0, r1, r2}, {}, {}, packed};
+        for (const PlaneTap& t0 : plane_axis_[0].phases[r0])
+          for (const PlaneTap& t1 : plane_axis_[1].phases[r1])
+            for (const PlaneTap& t2 : plane_axis_[2].phases[r2]) {
+              const PlaneTap* taps[kAxes] = {&t0, &t1, &t2};
+              int64_t slot = 0, position = 0, weight = 0;
+              for (int a = 0; a < kAxes; ++a) {
+                slot = slot * int64_t(plane_axis_[a].residues.size()) + taps[a]->slot;
+                position = position * plane_extent_[a] + taps[a]->q - plane_axis_[a].q_min;
+                weight += taps[a]->k * p_.w.axis[a];
+              }
+              phase.offsets.push_back(slot * of_residue + position);
+              phase.weight_offsets.push_back(weight);
+            }
+        packed += int64_t(phase.offsets.size()) * depth_ * columns_;
+        phases_.push_back(std::move(phase));
+      }
+}
+
+template <class Real>
+int64_t Wide<Real>::items() const {
+  int64_t count = p_.geometry.batch * parts_of(p_.geometry.groups, groups_);
+  for (int a = 0; a < kAxes; ++a) count *= parts_of(axis_[a].cells, cells_[a]);
+  return count;
+}
+
+template <class Real>
+std::string Wide<Real>::describe() const {
+  const auto text = [](int64_t v) { return std::to_string(v); };
+  return "block " + text(cells_[0]) + "x" + text(cells_[1]) + "x" + text(cells_[2]) + " of " + text(groups_) + " groups, " +
+         text(items()) + " items";
+}
+
+template <class Real>
+void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Geometry& g = p_.geometry;
+  Real* weights = layout_.at<Real>(workspace, weights_part_);
+  Real* bias = layout_.at<Real>(workspace, bias_part_);
+  const int64_t group_weights = g.w_positions() * depth_ * columns_, batches = parts_of(g.groups, groups_);
+  if (buffers.bias) {
+    tiles_->widen(p_.type, buffers.bias, bias, g.groups * columns_);
+  } else {
+    std::fill_n(bias, g.groups * columns_, Real(0));
+  }
+  parallel.for_each(batches, [&](int64_t batch, int) {
+    for (int64_t group = batch * groups_; group < std::min((batch + 1) * groups_, g.groups); ++group)
+      pack_weights(buffers, group, weights + group * group_weights);
+  });
+  parallel.for_each(items(), [&](int64_t index, int thread) {
+    std::byte* scratch = layout_.thread(workspace, thread);
+    Real* planes = layout_.at<Real>(scratch, planes_part_);
+    Real* results = layout_.at<Real>(scratch, results_part_);
+    Block block;
+    for (int a = kAxes - 1; a >= 0; --a) {
+      const int64_t parts = parts_of(axis_[a].cells, cells_[a]);
+      block.begin[a] = index % parts * cells_[a];
+      block.end[a] = std::min(block.begin[a] + cells_[a], axis_[a].cells);
+      index /= parts;
+    }
+    const int64_t first = index % batches * groups_, count = std::min(groups_, g.groups - first);
+    block.sample = index / batches;
+    load(buffers, block, first, count, planes);
+    for (int64_t i = 0; i < count; ++i)
+      compute(block, planes + i * depth_ * plane_size_, weights + (first + i) * group_weights, bias + (first + i) * columns_,
+              layout_.at<Real>(scratch, lines_part_), results + i * columns_ * result_positions());
+    store(buffers, block, first, count, results);
+  });
+}
+
+// packed[phase][rows m of a tile][c][tap][m]
+template <class Real>
+void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Real* packed) const {
+  const bool forward = p_.operation == Operation::conv_transpose;
+  const int64_t depth_stride = forward ? p_.w.outer : p_.w.channel, column_stride = forward ? p_.w.channel : p_.w.outer;
+  const void* from = element(buffers.w, p_.type, group * p_.geometry.x_channels * p_.w.outer);
+  for (const Phase& phase : phases_) {
+    Real* to = packed + phase.packed;
+    for (int64_t m = 0; m < columns_; m += kWideRows)
+      for (int64_t c = 0; c < depth_; ++c)
+        for (int64_t tap : phase.weight_offsets)
+          for (int64_t i = m; i < std::min<int64_t>(m + kWideRows, columns_); ++i)
+            tiles_->widen(p_.type, element(from, p_.type, c * depth_stride + i * column_stride + tap), to++, 1);
+  }
+}
+
+template <class Real>
+void Wide<Real>::load(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, Real* planes) const {
+  const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
+  const int64_t channels = groups * depth_, start = block.sample * in_.outer + group * depth_ * in_.channel;
+  // Input position of the first element of a plane along an axis, and the element's range that exists.
+  const auto origin = [&](int a, int64_t slot) {
+    return (block.begin[a] + plane_axis_[a].q_min) * axis_[a].in_step + plane_axis_[a].residues[slot];
+  };
+  const auto inside = [&](int a, int64_t i) { return i >= 0 && i < axis_[a].in_extent; };
+  Real* line = planes;
+  const int64_t step = axis_[2].in_step;
+  for (size_t s0 = 0; s0 < plane_axis_[0].residues.size(); ++s0)
+    for (size_t s1 = 0; s1 < plane_axis_[1].residues.size(); ++s1)
+      for (size_t s2 = 0; s2 < plane_axis_[2].residues.size(); ++s2)
+        for (int64_t q0 = 0; q0 < plane_extent_[0]; ++q0)
+          for (int64_t q1 = 0; q1 < plane_extent_[1]; ++q1, line += plane_extent_[2]) {
+            const int64_t i0 = origin(0, s0) + q0 * axis_[0].in_step, i1 = origin(1, s1) + q1 * axis_[1].in_step;
+            const int64_t i2 = origin(2, s2);
+            int64_t begin = i2 >= 0 ? 0 : parts_of(-i2, step), end = parts_of(axis_[2].in_extent - i2, step);
+            begin = std::min(begin, plane_extent_[2]), end = std::clamp(end, begin, plane_extent_[2]);
+            if (!inside(0, i0) || !inside(1, i1)) begin = end = 0;
+            for (int64_t c = 0; c < channels; ++c) {
+              std::fill(line + c * plane_size_, line + c * plane_size_ + begin, Real(0));
+              std::fill(line + c * plane_size_ + end, line + c * plane_size_ + plane_extent_[2], Real(0));
+            }
+            if (begin == end) continue;
+            const int64_t offset = start + i0 * in_.axis[0] + i1 * in_.axis[1] + (i2 + begin * step) * in_.axis[2];
+            load_planes(*tiles_, p_.type, element(in, p_.type, offset), step * in_.axis[2], end - begin, in_.channel, channels,
+                        line + begin, plane_size_);
+          }
+  std::fill_n(planes + channels * plane_size_, line_, Real(0));
+}
+
+// The results of one group in a block: results[column][o0][o1][o2], each axis as long as a whole block's.
+template <class Real>
+void Wide<Real>::compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines,
+                         Real* results) const {
+  const int64_t pitch = plane_extent_[2], height = block.end[1] - block.begin[1], width = block.end[2] - block.begin[2];
+  const int64_t vectors = parts_of((height - 1) * pitch + width, lanes()), step = axis_[2].out_step;
+  for (int64_t m = 0; m < columns_; m += kWideRows) {
+    const int64_t rows = std::min<int64_t>(kWideRows, columns_ - m), most = tiles_->max_wide_vectors[rows];
+    for (int64_t j0 = 0; j0 < block.end[0] - block.begin[0]; ++j0)
+      for (size_t first = 0; first < phases_.size(); first += size_t(step)) {
+        // The phases of the innermost axis, side by side, then woven into lines of the result.
+        for (int64_t r2 = 0; r2 < step; ++r2) {
+          const Phase& phase = phases_[first + size_t(r2)];
+          const int64_t taps = int64_t(phase.offsets.size());
+          WideTile<Real> tile{planes + j0 * plane_extent_[1] * pitch, plane_size_, depth_, taps, phase.offsets.data(),
+                              weights + phase.packed + m * depth_ * taps, bias + m, lines + r2 * rows * line_, line_};
+          const int64_t count = parts_of(vectors, most);
+          for (int64_t i = 0, done = 0; i < count; ++i) {
+            const int64_t part = (vectors - done) / (count - i);
+            tiles_->wide[rows][part](tile);
+            tile.in += part * lanes(), tile.out += part * lanes(), done += part;
+          }
+        }
+        const int64_t o0 = j0 * axis_[0].out_step + phases_[first].r[0], r1 = phases_[first].r[1];
+        for (int64_t i = 0; i < rows; ++i)
+          for (int64_t j1 = 0; j1 < height; ++j1) {
+            const int64_t o1 = j1 * axis_[1].out_step + r1;
+            Real* to = results + (((m + i) * result_extent_[0] + o0) * result_extent_[1] + o1) * result_extent_[2];
+            for (int64_t r2 = 0; r2 < step; ++r2) {
+              const Real* from = lines + (r2 * rows + i) * line_ + j1 * pitch;
+              for (int64_t j2 = 0; j2 < width; ++j2) to[j2 * step + r2] = from[j2];
+            }
+          }
+      }
+  }
+}
+
+template <class Real>
+void Wide<Real>::store(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, const Real* results) const {
+  void* out = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
+  int64_t begin[kAxes], extent[kAxes];
+  for (int a = 0; a < kAxes; ++a) {
+    begin[a] = block.begin[a] * axis_[a].out_step;
+    extent[a] = std::min(block.end[a] * axis_[a].out_step, axis_[a].out_extent) - begin[a];
+  }
+  const int64_t start = block.sample * out_.outer + group * columns_ * out_.channel + begin[2] * out_.axis[2];
+  for (int64_t o0 = 0; o0 < extent[0]; ++o0)
+    for (int64_t o1 = 0; o1 < extent[1]; ++o1)
+      store_planes(*tiles_, p_.type, results + (o0 * result_extent_[1] + o1) * result_extent_[2], result_positions(),
+                   element(out, p_.type, start + (begin[0] + o0) * out_.axis[0] + (begin[1] + o1) * out_.axis[1]), out_.axis[2],
+                   extent[2], out_.channel, groups * columns_);
+}
+
+// Worth it where a vector of result channels would be at least half empty.
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, int threads) {
+  const Geometry& g = p.geometry;
+  if (p.operation == Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
+  const int64_t columns = p.operation == Operation::conv_transpose ? g.y_channels : g.x_channels;
+  const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
+  if (columns > std::max<int64_t>(1, lanes / 2)) return nullptr;
+  if (p.type == Type::f64) return std::make_shared<Wide<double>>(p, isa, threads);
+  return std::make_shared<Wide<float>>(p, isa, threads);
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> make_wide_avx512(const Problem& p, int threads) { return make(p, Isa::avx512, threads); }
+std::shared_ptr<Plan> make_wide_avx2(const Problem& p, int threads) { return make(p, Isa::avx2, threads); }
+std::shared_ptr<Plan> make_wide_portable(const Problem& p, int threads) { return make(p, Isa::portable, threads); }
+
+}  // namespace torch_ext::cpu
