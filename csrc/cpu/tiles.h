@@ -76,6 +76,8 @@ struct Tiles {
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
   // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns.
   void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);
+  // to[j*step + r] = from[r*pitch + j] for j*step + r < count, r < step.
+  void (*weave)(const Real* from, int64_t pitch, int64_t step, Real* to, int64_t count);
   // Contiguous conversion between the stored type (one that computes in Real) and Real.
   void (*widen)(Type type, const void* from, Real* to, int64_t count);
   void (*narrow)(Type type, const Real* from, void* to, int64_t count);

@@ -177,6 +177,35 @@ void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V
   }
 }
 
+template <class V>
+void weave(const typename V::Real* from, int64_t pitch, int64_t step, typename V::Real* to, int64_t count) {
+  int64_t j = 0;
+  const int64_t whole = count / step;
+  if (step == 1) {
+    for (; j + V::lanes <= whole; j += V::lanes) V::store(to + j, V::load(from + j));
+  } else if (step == 2) {
+    for (; j + V::lanes <= whole; j += V::lanes) {
+      const auto a = V::load(from + j), b = V::load(from + pitch + j);
+      V::store(to + 2 * j, V::weave_low(a, b));
+      V::store(to + 2 * j + V::lanes, V::weave_high(a, b));
+    }
+  } else if (step == 4) {
+    for (; j + V::lanes <= whole; j += V::lanes) {
+      const auto a = V::load(from + j), b = V::load(from + pitch + j);
+      const auto c = V::load(from + 2 * pitch + j), d = V::load(from + 3 * pitch + j);
+      const auto ac = V::weave_low(a, c), bd = V::weave_low(b, d);
+      V::store(to + 4 * j, V::weave_low(ac, bd));
+      V::store(to + 4 * j + V::lanes, V::weave_high(ac, bd));
+      const auto ac_high = V::weave_high(a, c), bd_high = V::weave_high(b, d);
+      V::store(to + 4 * j + 2 * V::lanes, V::weave_low(ac_high, bd_high));
+      V::store(to + 4 * j + 3 * V::lanes, V::weave_high(ac_high, bd_high));
+    }
+  }
+  for (; j < whole; ++j)
+    for (int64_t r = 0; r < step; ++r) to[j * step + r] = from[r * pitch + j];
+  for (int64_t r = 0; r < count - whole * step; ++r) to[whole * step + r] = from[r * pitch + whole];
+}
+
 template <class V, int Vectors, int... Rows>
 constexpr void fill_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Rows...>) {
   table.max_rows[Vectors] = sizeof...(Rows);
@@ -212,6 +241,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   fill_dot_tiles<V>(table, std::make_integer_sequence<int, kDotTaps>());
   table.transpose = transpose<V>;
   table.transpose_rows = transpose_rows<V>;
+  table.weave = weave<V>;
   table.widen = V::widen;
   table.narrow = V::narrow;
   return table;

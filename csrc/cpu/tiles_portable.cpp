@@ -31,6 +31,14 @@ struct Vec {
   static Reg load_first(const T* p, int64_t n) { return n >= lanes ? load(p) : load_masked(p, n); }
   static void store_first(T* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, n, v); }
   static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+  // a0 b0 a1 b1 ...: the first and the second half.
+  static Reg weave_low(Reg a, Reg b) { return weave_from(a, b, 0); }
+  static Reg weave_high(Reg a, Reg b) { return weave_from(a, b, lanes / 2); }
+  static Reg weave_from(Reg a, Reg b, int first) {
+    Reg v;
+    for (int i = 0; i < lanes; ++i) v[i] = i % 2 ? b[first + i / 2] : a[first + i / 2];
+    return v;
+  }
   static void transpose(Reg* r) {
     for (int i = 0; i < lanes; ++i)
       for (int j = 0; j < i; ++j) {

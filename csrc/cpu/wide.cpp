@@ -77,11 +77,16 @@ class Wide final : public Plan {
   int64_t items() const;
   void pack_weights(const Buffers& buffers, int64_t group, Real* packed) const;
   void load(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, Real* planes) const;
-  void compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines, Real* results) const;
+  void compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines, Real* results,
+               const Strides& to) const;
   void store(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, const Real* results) const;
 
   int64_t lanes() const { return tiles_->lanes; }
   int64_t result_positions() const { return result_extent_[0] * result_extent_[1] * result_extent_[2]; }
+  // Of the results of a block, in a box.
+  Strides result_strides() const {
+    return {0, result_positions(), {result_extent_[1] * result_extent_[2], result_extent_[2], 1}};
+  }
 
   Problem p_;
   const Tiles<Real>* tiles_;
@@ -93,6 +98,7 @@ class Wide final : public Plan {
   int64_t cells_[kAxes];     // of a block
   int64_t plane_extent_[kAxes], plane_size_;  // of the box for one residue; of all residues of one channel
   int64_t result_extent_[kAxes];
+  bool in_place_output_;     // lines of the result are woven right into the tensor
   int64_t line_;             // cells of a flattened plane, in whole vectors
   std::vector<Phase> phases_;
   Layout layout_;
@@ -111,6 +117,7 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   out_ = forward ? p_.y : p_.x;
   depth_ = forward ? g.x_channels : g.y_channels;
   columns_ = forward ? g.y_channels : g.x_channels;
+  in_place_output_ = bytes_of(p_.type) == int64_t(sizeof(Real)) && (out_.axis[2] == 1 || axis_[2].out_extent == 1);
   choose_blocks();
   index_phases();
   const int64_t real = sizeof(Real);
@@ -119,7 +126,7 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   // A tile may read up to a line's padding past the last plane.
   planes_part_ = layout_.per_thread((groups_ * depth_ * plane_size_ + line_) * real);
   lines_part_ = layout_.per_thread(axis_[2].out_step * std::min<int64_t>(columns_, kWideRows) * line_ * real);
-  results_part_ = layout_.per_thread(groups_ * columns_ * result_positions() * real);
+  results_part_ = layout_.per_thread(in_place_output_ ? 0 : groups_ * columns_ * result_positions() * real);
   layout_.finish(threads);
 }
 
@@ -226,10 +233,18 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     const int64_t first = index % batches * groups_, count = std::min(groups_, g.groups - first);
     block.sample = index / batches;
     load(buffers, block, first, count, planes);
+    Real* to = results;
+    Strides strides = result_strides();
+    if (in_place_output_) {
+      strides = out_;
+      to = static_cast<Real*>(p_.operation == Operation::conv_transpose ? buffers.y : buffers.x) + block.sample * out_.outer +
+           first * columns_ * out_.channel;
+      for (int a = 0; a < kAxes; ++a) to += block.begin[a] * axis_[a].out_step * out_.axis[a];
+    }
     for (int64_t i = 0; i < count; ++i)
       compute(block, planes + i * depth_ * plane_size_, weights + (first + i) * group_weights, bias + (first + i) * columns_,
-              layout_.at<Real>(scratch, lines_part_), results + i * columns_ * result_positions());
-    store(buffers, block, first, count, results);
+              layout_.at<Real>(scratch, lines_part_), to + i * columns_ * strides.channel, strides);
+    if (!in_place_output_) store(buffers, block, first, count, results);
   });
 }
 
@@ -282,16 +297,21 @@ void Wide<Real>::load(const Buffers& buffers, const Block& block, int64_t group,
   std::fill_n(planes + channels * plane_size_, line_, Real(0));
 }
 
-// The results of one group in a block: results[column][o0][o1][o2], each axis as long as a whole block's.
+// The results of one group in a block: results[column*strides.channel + o*strides.axis] where o counts from the block's corner.
 template <class Real>
 void Wide<Real>::compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines,
-                         Real* results) const {
+                         Real* results, const Strides& strides) const {
   const int64_t pitch = plane_extent_[2], height = block.end[1] - block.begin[1], width = block.end[2] - block.begin[2];
   const int64_t vectors = parts_of((height - 1) * pitch + width, lanes()), step = axis_[2].out_step;
+  int64_t extent[kAxes];  // of the results
+  for (int a = 0; a < kAxes; ++a)
+    extent[a] = std::min(block.end[a] * axis_[a].out_step, axis_[a].out_extent) - block.begin[a] * axis_[a].out_step;
   for (int64_t m = 0; m < columns_; m += kWideRows) {
     const int64_t rows = std::min<int64_t>(kWideRows, columns_ - m), most = tiles_->max_wide_vectors[rows];
     for (int64_t j0 = 0; j0 < block.end[0] - block.begin[0]; ++j0)
       for (size_t first = 0; first < phases_.size(); first += size_t(step)) {
+        const int64_t o0 = j0 * axis_[0].out_step + phases_[first].r[0];
+        if (o0 >= extent[0]) continue;
         // The phases of the innermost axis, side by side, then woven into lines of the result.
         for (int64_t r2 = 0; r2 < step; ++r2) {
           const Phase& phase = phases_[first + size_t(r2)];
@@ -305,16 +325,10 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
             tile.in += part * lanes(), tile.out += part * lanes(), done += part;
           }
         }
-        const int64_t o0 = j0 * axis_[0].out_step + phases_[first].r[0], r1 = phases_[first].r[1];
         for (int64_t i = 0; i < rows; ++i)
-          for (int64_t j1 = 0; j1 < height; ++j1) {
-            const int64_t o1 = j1 * axis_[1].out_step + r1;
-            Real* to = results + (((m + i) * result_extent_[0] + o0) * result_extent_[1] + o1) * result_extent_[2];
-            for (int64_t r2 = 0; r2 < step; ++r2) {
-              const Real* from = lines + (r2 * rows + i) * line_ + j1 * pitch;
-              for (int64_t j2 = 0; j2 < width; ++j2) to[j2 * step + r2] = from[j2];
-            }
-          }
+          for (int64_t j1 = 0, o1 = phases_[first].r[1]; j1 < height && o1 < extent[1]; ++j1, o1 += axis_[1].out_step)
+            tiles_->weave(lines + i * line_ + j1 * pitch, rows * line_, step,
+                          results + (m + i) * strides.channel + o0 * strides.axis[0] + o1 * strides.axis[1], extent[2]);
       }
   }
 }
