@@ -39,6 +39,25 @@ Int strided_span(const Int& output, const Int& kernel, const Int& dilation, cons
   return output + pads_begin + pads_end - dilated_extent(kernel, dilation) - output_padding;
 }
 
+// SAME: what the pads of an axis add up to, a function of kernel, stride and dilation alone (the result must not be negative: the
+// caller clamps it at 0, as Int may be symbolic), and its share at the begin.
+template <class Int>
+Int same_total(const Int& kernel, const Int& stride, const Int& dilation) {
+  return dilated_extent(kernel, dilation) - stride;
+}
+template <class Int>
+Int same_begin(const Int& total, bool upper) {
+  return upper ? total / 2 : total - total / 2;
+}
+
+// SAME of ConvolutionBackpropData-1 with an output_shape: what is left over of the full extent for the given O. There upper puts
+// the odd one at the begin.
+template <class Int>
+Int same_total_for(const Int& input, const Int& kernel, const Int& stride, const Int& dilation, const Int& output_padding,
+                   const Int& output) {
+  return stride * (input - 1) + dilated_extent(kernel, dilation) + output_padding - output;
+}
+
 // ---- One problem ---------------------------------------------------------------------------------------------------------
 
 // Along one axis, tap k of input position i reaches output position i*stride - offset + k*dilation. offset = pads_begin.

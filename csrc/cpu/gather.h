@@ -29,10 +29,11 @@ struct GatherAxis {
       // Phases beyond the last output position do not exist; a huge stride must not make a huge list of them.
       out_step = axis.stride < out_extent ? axis.stride : (out_extent > 0 ? out_extent : 1);
       phases.resize(out_step);
-      for (int64_t r = 0; r < out_step; ++r)
-        for (int64_t k = 0; k < axis.w; ++k)
-          if (const int64_t from = r + axis.offset - k * axis.dilation; from % axis.stride == 0)
-            phases[r].push_back({k, from / axis.stride});
+      for (int64_t k = 0; k < axis.w; ++k) {
+        const int64_t shift = k * axis.dilation - axis.offset;
+        const int64_t r = (shift % axis.stride + axis.stride) % axis.stride;
+        if (r < out_step) phases[r].push_back({k, (r - shift) / axis.stride});
+      }
     } else {
       in_extent = axis.y, out_extent = axis.x, in_step = axis.stride, out_step = 1;
       phases.resize(1);

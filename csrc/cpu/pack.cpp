@@ -114,8 +114,7 @@ template <class Real>
 void load_planes(const Tiles<Real>& tiles, Type type, const void* from, int64_t position_stride, int64_t count,
                  int64_t channel_stride, int64_t channels, Real* planes, int64_t pitch) {
   if (position_stride == 1) {
-    for (int64_t c = 0; c < channels; ++c)
-      tiles.widen(type, element(from, type, c * channel_stride), planes + c * pitch, count);
+    for (int64_t c = 0; c < channels; ++c) tiles.widen(type, element(from, type, c * channel_stride), planes + c * pitch, count);
   } else if (channel_stride == 1 && channels > 1) {
     if (computes_in<Real>(type))
       return tiles.transpose_rows(static_cast<const Real*>(from), position_stride, planes, pitch, channels, count);
@@ -131,8 +130,7 @@ void load_planes(const Tiles<Real>& tiles, Type type, const void* from, int64_t 
     visit(type, [&](auto scalar) {
       const auto* source = static_cast<const decltype(scalar)*>(from);
       for (int64_t c = 0; c < channels; ++c)
-        for (int64_t p = 0; p < count; ++p)
-          planes[c * pitch + p] = Real(widen(source[p * position_stride + c * channel_stride]));
+        for (int64_t p = 0; p < count; ++p) planes[c * pitch + p] = Real(widen(source[p * position_stride + c * channel_stride]));
     });
   }
 }
@@ -141,8 +139,7 @@ template <class Real>
 void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64_t pitch, void* to, int64_t position_stride,
                   int64_t count, int64_t channel_stride, int64_t channels) {
   if (position_stride == 1) {
-    for (int64_t c = 0; c < channels; ++c)
-      tiles.narrow(type, planes + c * pitch, element(to, type, c * channel_stride), count);
+    for (int64_t c = 0; c < channels; ++c) tiles.narrow(type, planes + c * pitch, element(to, type, c * channel_stride), count);
   } else if (channel_stride == 1 && channels > 1) {
     if (computes_in<Real>(type))
       return tiles.transpose_rows(planes, pitch, static_cast<Real*>(to), position_stride, count, channels);
@@ -159,8 +156,7 @@ void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64
       using Wide = decltype(widen(scalar));
       auto* target = static_cast<decltype(scalar)*>(to);
       for (int64_t c = 0; c < channels; ++c)
-        for (int64_t p = 0; p < count; ++p)
-          narrow(Wide(planes[c * pitch + p]), target[p * position_stride + c * channel_stride]);
+        for (int64_t p = 0; p < count; ++p) narrow(Wide(planes[c * pitch + p]), target[p * position_stride + c * channel_stride]);
     });
   }
 }

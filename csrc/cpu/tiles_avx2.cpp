@@ -31,12 +31,8 @@ struct F32 {
   static void store_first(float* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, first(n), v); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
   // a0 b0 a1 b1 ...: the first and the second half.
-  static Reg weave_low(Reg a, Reg b) {
-    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20);
-  }
-  static Reg weave_high(Reg a, Reg b) {
-    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
-  }
+  static Reg weave_low(Reg a, Reg b) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20); }
+  static Reg weave_high(Reg a, Reg b) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31); }
 
   static void transpose(Reg* r) {
     Reg t[8];
@@ -121,12 +117,8 @@ struct F64 {
   static void store_first(double* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, first(n), v); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_pd(a, b, c); }
   // a0 b0 a1 b1 ...: the first and the second half.
-  static Reg weave_low(Reg a, Reg b) {
-    return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x20);
-  }
-  static Reg weave_high(Reg a, Reg b) {
-    return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31);
-  }
+  static Reg weave_low(Reg a, Reg b) { return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x20); }
+  static Reg weave_high(Reg a, Reg b) { return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31); }
 
   static void transpose(Reg* r) {
     const Reg a = _mm256_unpacklo_pd(r[0], r[1]), b = _mm256_unpackhi_pd(r[0], r[1]);

@@ -147,8 +147,10 @@ struct F64 {
 #include "csrc/cpu/tiles.inl"
 
 // 32 registers: 12 x 1, 12 x 2, 8 x 3 and 6 x 4 accumulators, each with its panel vectors and one broadcast.
-constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 12, 8, 6>(), std::integer_sequence<int, 12, 12, 8, 6>());
-constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 12, 8, 6>(), std::integer_sequence<int, 12, 12, 8, 6>());
+constexpr Tiles<float> f32 =
+    make_tiles<F32>(std::integer_sequence<int, 12, 12, 8, 6>(), std::integer_sequence<int, 12, 12, 8, 6>());
+constexpr Tiles<double> f64 =
+    make_tiles<F64>(std::integer_sequence<int, 12, 12, 8, 6>(), std::integer_sequence<int, 12, 12, 8, 6>());
 
 }  // namespace avx512
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_transpose and backward_data where a group has few result channels (depthwise layers, image heads): too few to fill a vector,
-// so lanes go along positions. The input of a block of cells is brought to planes in cache, one for each channel and each residue of
-// the input position modulo in_step, with zeros around it, so that a tap is a constant offset into a plane. The two inner axes of a
-// plane are run through as one long row: what falls on the border between two rows is computed and dropped, which is cheaper than
-// half-empty vectors.
+// conv_transpose and backward_data where a group has few result channels (depthwise layers, image heads): too few to fill a
+// vector, so lanes go along positions. The input of a block of cells is brought to planes in cache, one for each channel and each
+// residue of the input position modulo in_step, with zeros around it, so that a tap is a constant offset into a plane. The two
+// inner axes of a plane are run through as one long row: what falls on the border between two rows is computed and dropped, which
+// is cheaper than half-empty vectors.
 #include <algorithm>
 #include <vector>
 
@@ -29,7 +29,7 @@ struct PlaneTap {
 };
 
 struct PlaneAxis {
-  std::vector<int64_t> residues;             // by slot
+  std::vector<int64_t> residues;  // by slot
   std::vector<std::vector<PlaneTap>> phases;
   int64_t q_min = 0, q_max = 0;
 
@@ -93,13 +93,13 @@ class Wide final : public Plan {
   GatherAxis axis_[kAxes];
   PlaneAxis plane_axis_[kAxes];
   Strides in_, out_;
-  int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
-  int64_t groups_;           // groups that share a box
-  int64_t cells_[kAxes];     // of a block
+  int64_t depth_, columns_;                   // channels of a group that are summed over, and of the result
+  int64_t groups_;                            // groups that share a box
+  int64_t cells_[kAxes];                      // of a block
   int64_t plane_extent_[kAxes], plane_size_;  // of the box for one residue; of all residues of one channel
   int64_t result_extent_[kAxes];
-  bool in_place_output_;     // lines of the result are woven right into the tensor
-  int64_t line_;             // cells of a flattened plane, in whole vectors
+  bool in_place_output_;  // lines of the result are woven right into the tensor
+  int64_t line_;          // cells of a flattened plane, in whole vectors
   std::vector<Phase> phases_;
   Layout layout_;
   Layout::Part weights_part_, bias_part_, planes_part_, lines_part_, results_part_;
@@ -316,8 +316,15 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
         for (int64_t r2 = 0; r2 < step; ++r2) {
           const Phase& phase = phases_[first + size_t(r2)];
           const int64_t taps = int64_t(phase.offsets.size());
-          WideTile<Real> tile{planes + j0 * plane_extent_[1] * pitch, plane_size_, depth_, taps, phase.offsets.data(),
-                              weights + phase.packed + m * depth_ * taps, bias + m, lines + r2 * rows * line_, line_};
+          WideTile<Real> tile{planes + j0 * plane_extent_[1] * pitch,
+                              plane_size_,
+                              depth_,
+                              taps,
+                              phase.offsets.data(),
+                              weights + phase.packed + m * depth_ * taps,
+                              bias + m,
+                              lines + r2 * rows * line_,
+                              line_};
           const int64_t count = parts_of(vectors, most);
           for (int64_t i = 0, done = 0; i < count; ++i) {
             const int64_t part = (vectors - done) / (count - i);
