@@ -87,8 +87,8 @@ class Direct final : public Plan {
 
   // result[r] = start + sum over the meetings of r along the axes, and over c in [0, count), of first[...] * second[...].
   template <class T>
-  void fill(T* result, const int64_t* result_axis, decltype(widen(T{})) start, const T* first, const int64_t* first_axis, int64_t first_step,
-            const T* second, const int64_t* second_axis, int64_t second_step, int64_t count) const {
+  void fill(T* result, const int64_t* result_axis, decltype(widen(T{})) start, const T* first, const int64_t* first_axis,
+            int64_t first_step, const T* second, const int64_t* second_axis, int64_t second_step, int64_t count) const {
     for (int64_t r0 = 0; r0 < meetings_[0].extent(); ++r0)
       for (int64_t r1 = 0; r1 < meetings_[1].extent(); ++r1)
         for (int64_t r2 = 0; r2 < meetings_[2].extent(); ++r2) {

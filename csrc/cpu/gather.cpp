@@ -7,6 +7,7 @@
 #include "csrc/cpu/gather.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 
 #include "csrc/cpu/kernels.h"
@@ -62,13 +63,15 @@ class Gather final : public Plan {
   void choose_blocks();
   int64_t block_count() const;
   Block block(int64_t index) const;
-  void pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const;
-  void run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, std::byte* scratch) const;
+  bool pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const;
+  void run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, bool finite, std::byte* scratch) const;
   RowStrides load_input(const Buffers& buffers, const Block& block, int64_t group, Real* box, const Real*& origin) const;
   int64_t point(const Block& block, const Real* origin, const RowStrides& in, Real* out_origin, const RowStrides& out,
                 const Real* zeros, std::byte* memory, std::vector<Phase>& phases) const;
   void run_phase(const Phase& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                  const Real* bias) const;
+  void run_phase_exactly(const Phase& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
+                         int64_t out_offset, const Real* bias) const;
 
   int64_t panel_vectors(int64_t panel) const { return std::min(vectors_, (columns_ - panel * width_ + lanes() - 1) / lanes()); }
   int64_t lanes() const { return tiles_->lanes; }
@@ -230,28 +233,33 @@ void Gather<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   if (buffers.bias)
     for (int64_t group = 0; group < g.groups; ++group)
       tiles_->widen(p_.type, element(buffers.bias, p_.type, group * columns_), bias + group * panels_ * width_, columns_);
-  pack_panels(buffers, parallel, layout_.at<Real>(workspace, panels_part_));
+  const bool finite = pack_panels(buffers, parallel, layout_.at<Real>(workspace, panels_part_));
 
   // Panels outermost: what threads compute at the same time shares its panels in the outer caches.
   const int64_t blocks = block_count(), slices = (panels_ + panels_per_item_ - 1) / panels_per_item_;
   parallel.for_each(g.groups * slices * blocks, [&](int64_t index, int thread) {
     const int64_t slice = index / blocks % slices, group = index / blocks / slices;
     run_block(buffers, block(index % blocks), group,
-              {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, layout_.thread(workspace, thread));
+              {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, finite,
+              layout_.thread(workspace, thread));
   });
 }
 
+// Returns whether all weights are finite.
 template <class Real>
-void Gather<Real>::pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const {
+bool Gather<Real>::pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const {
   const int64_t bytes = taps() * depth_ * width_ * int64_t(sizeof(Real));
   const int64_t chunk = round_up(std::max<int64_t>(1, depth_ * kPackBytes / std::max<int64_t>(bytes, 1)), 16);
   const int64_t chunks = (depth_ + chunk - 1) / chunk, group_stride = p_.w.outer * p_.geometry.x_channels;
+  std::atomic<bool> finite{true};
   parallel.for_each(p_.geometry.groups * panels_ * chunks, [&](int64_t index, int) {
     const int64_t begin = index % chunks * chunk, panel = index / chunks % panels_, group = index / chunks / panels_;
-    packers_[panel == panels_ - 1].pack(element(buffers.w, p_.type, group * group_stride), panel * width_, begin,
-                                        std::min(begin + chunk, depth_),
-                                        panels + group * group_panel_size() + panel * taps() * depth_ * width_);
+    if (!packers_[panel == panels_ - 1].pack(element(buffers.w, p_.type, group * group_stride), panel * width_, begin,
+                                             std::min(begin + chunk, depth_),
+                                             panels + group * group_panel_size() + panel * taps() * depth_ * width_))
+      finite = false;
   });
+  return finite;
 }
 
 // Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought.
@@ -345,7 +353,8 @@ int64_t Gather<Real>::point(const Block& block, const Real* origin, const RowStr
 }
 
 template <class Real>
-void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, std::byte* scratch) const {
+void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, bool finite,
+                             std::byte* scratch) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Real* origin;
   const RowStrides in = load_input(buffers, block, group, layout_.at<Real>(scratch, in_box_part_), origin);
@@ -370,16 +379,22 @@ void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t
   }
 
   thread_local std::vector<Phase> phases;
-  point(block, origin, in, out_origin, out, layout_.at<Real>(workspace, zeros_part_),
-        layout_.at<std::byte>(scratch, pointers_part_), phases);
+  const Real* zeros = layout_.at<Real>(workspace, zeros_part_);
+  point(block, origin, in, out_origin, out, zeros, layout_.at<std::byte>(scratch, pointers_part_), phases);
 
   const Real* group_panels = layout_.at<Real>(workspace, panels_part_) + group * group_panel_size();
   const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
   for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
     const int64_t first = panel * width_, columns = std::min(width_, columns_ - first);
-    for (const Phase& phase : phases)
-      run_phase(phase, group_panels + panel * taps() * depth_ * width_, panel_vectors(panel), columns,
-                in_place_output_ ? first : 0, bias + first);
+    const Real* of_panel = group_panels + panel * taps() * depth_ * width_;
+    const int64_t out_offset = in_place_output_ ? first : 0;
+    for (const Phase& phase : phases) {
+      if (finite) {
+        run_phase(phase, of_panel, panel_vectors(panel), columns, out_offset, bias + first);
+      } else {
+        run_phase_exactly(phase, zeros, of_panel, panel_vectors(panel), columns, out_offset, bias + first);
+      }
+    }
     if (in_place_output_) continue;
     shape.channels = columns;
     for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
@@ -423,6 +438,23 @@ void Gather<Real>::run_phase(const Phase& phase, const Real* panel, int64_t vect
   for (int64_t tap = 0; tap < phase.taps; tap += taps_at_once)
     for (int64_t c = 0; c < depth_; c += part)
       pass(tap, std::min(taps_at_once, phase.taps - tap), c, std::min(part, depth_ - c), tap == 0 && c == 0);
+}
+
+// The same, one position at a time and without the row of zeros: an infinity or NaN among the weights times zero would spoil
+// positions that do not read it.
+template <class Real>
+void Gather<Real>::run_phase_exactly(const Phase& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
+                                     int64_t out_offset, const Real* bias) const {
+  const int64_t tap_size = depth_ * vectors * lanes();
+  for (int64_t i = 0; i < phase.positions; ++i) {
+    tiles_->gather[vectors][1]({nullptr, 0, nullptr, 0, 0, 0, phase.out + i, out_offset, bias, columns});
+    for (int64_t t = 0; t < phase.taps; ++t) {
+      const Real* const* row = phase.rows + t * phase.positions + i;
+      const Real* tap_panel = panel + phase.tap_index[t] * tap_size;
+      if (*row != zeros)
+        tiles_->gather[vectors][1]({row, 0, &tap_panel, 1, 0, depth_, phase.out + i, out_offset, nullptr, columns});
+    }
+  }
 }
 
 bool accepts(const Problem& p) {

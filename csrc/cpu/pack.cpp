@@ -182,7 +182,16 @@ PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const Weight
 }
 
 template <class Real>
-void PanelPacker<Real>::pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const {
+bool PanelPacker<Real>::pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const {
+  copy(weights, first_column, begin, end, panel);
+  bool finite = true;
+  for (int64_t k = 0; k < tap_count_; ++k)
+    finite = tiles_->finite(panel + (k * w_.depth + begin) * width_, (end - begin) * width_) && finite;
+  return finite;
+}
+
+template <class Real>
+void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const {
   const int64_t columns = std::min(width_, w_.columns - first_column);
   const void* from = element(weights, type_, first_column * w_.columns_stride);
   const auto for_each_tap = [&](auto f) {

@@ -47,9 +47,12 @@ template <class Real>
 class PanelPacker {
  public:
   PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width);
-  void pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const;
+  // Returns whether all that it packed is finite.
+  bool pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const;
 
  private:
+  void copy(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const;
+
   const Tiles<Real>* tiles_;
   Type type_;
   WeightsMatrix w_;

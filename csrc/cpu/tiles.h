@@ -69,15 +69,17 @@ struct Tiles {
   int max_rows[kMaxVectors + 1];                                           // rows of the tallest tile, by vectors
   void (*gather[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);  // [vectors][rows]
   void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
-  int max_wide_vectors[kWideRows + 1];                                      // by rows
-  void (*wide[kWideRows + 1][kWideVectors + 1])(const WideTile<Real>&);     // [rows][vectors]
-  void (*dot[kDotTaps + 1])(const DotTile<Real>&);                          // [taps]
+  int max_wide_vectors[kWideRows + 1];                                   // by rows
+  void (*wide[kWideRows + 1][kWideVectors + 1])(const WideTile<Real>&);  // [rows][vectors]
+  void (*dot[kDotTaps + 1])(const DotTile<Real>&);                       // [taps]
   // to[offsets[j] + i] = from[i*pitch + j] for i < rows <= lanes, j < columns; zero for rows <= i < lanes.
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
   // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns.
   void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);
   // to[j*step + r] = from[r*pitch + j] for j*step + r < count, r < step.
   void (*weave)(const Real* from, int64_t pitch, int64_t step, Real* to, int64_t count);
+  // Whether none of the values is an infinity or a NaN.
+  bool (*finite)(const Real* values, int64_t count);
   // Contiguous conversion between the stored type (one that computes in Real) and Real.
   void (*widen)(Type type, const void* from, Real* to, int64_t count);
   void (*narrow)(Type type, const Real* from, void* to, int64_t count);

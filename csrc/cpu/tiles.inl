@@ -206,6 +206,23 @@ void weave(const typename V::Real* from, int64_t pitch, int64_t step, typename V
   for (int64_t r = 0; r < count - whole * step; ++r) to[whole * step + r] = from[r * pitch + whole];
 }
 
+// A product with zero is zero, unless the other factor is an infinity or a NaN.
+template <class V>
+bool finite(const typename V::Real* values, int64_t count) {
+  typename V::Reg sum[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+  int64_t i = 0;
+  for (; i + 4 * V::lanes <= count; i += 4 * V::lanes)
+    TORCH_EXT_UNROLL for (int v = 0; v < 4; ++v) sum[v] = V::fma(V::load(values + i + v * V::lanes), V::zero(), sum[v]);
+  for (; i < count; i += V::lanes) sum[0] = V::fma(V::load_first(values + i, count - i), V::zero(), sum[0]);
+  bool all = true;
+  for (int v = 0; v < 4; ++v) {
+    typename V::Real lane[V::lanes];
+    V::store(lane, sum[v]);
+    for (int l = 0; l < V::lanes; ++l) all = all && lane[l] == 0;
+  }
+  return all;
+}
+
 template <class V, int Vectors, int... Rows>
 constexpr void fill_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Rows...>) {
   table.max_rows[Vectors] = sizeof...(Rows);
@@ -242,6 +259,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.transpose = transpose<V>;
   table.transpose_rows = transpose_rows<V>;
   table.weave = weave<V>;
+  table.finite = finite<V>;
   table.widen = V::widen;
   table.narrow = V::narrow;
   return table;

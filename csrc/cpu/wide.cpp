@@ -219,6 +219,8 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     for (int64_t group = batch * groups_; group < std::min((batch + 1) * groups_, g.groups); ++group)
       pack_weights(buffers, group, weights + group * group_weights);
   });
+  // An infinity or NaN times the zeros around a plane would spoil positions that do not read it.
+  if (!tiles_->finite(weights, g.groups * group_weights)) return make_direct(p_, parallel.threads)->run(buffers, parallel);
   parallel.for_each(items(), [&](int64_t index, int thread) {
     std::byte* scratch = layout_.thread(workspace, thread);
     Real* planes = layout_.at<Real>(scratch, planes_part_);

@@ -1,0 +1,82 @@
+# make demo, make test: everything from a fresh checkout. See make help.
+VENV ?= .venv
+TORCH ?= torch
+PYTHON ?= python3
+BUILD ?= build/$(notdir $(VENV))
+
+python := $(VENV)/bin/python
+ready := $(VENV)/.torch_ext_ready
+jobs := $(shell nproc)
+torch_dir = $(shell $(python) -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])")
+generator := $(if $(shell command -v ninja),-G Ninja)
+configure = cmake -S . -B $(BUILD) $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(generator)) -DTORCH_DIR=$(torch_dir)
+
+.PHONY: help venv library demo test test-cpp test-python test-packaging sanitize bench clean
+
+help:
+	@echo "make demo     set-up, build, then train an autoencoder and run its decoder in C++ without Python"
+	@echo "make test     set-up, build, and every test and example"
+	@echo "make venv     set-up alone: $(VENV) with torch, the package and the test tools"
+	@echo "make bench    the benchmark against torch (and onnxruntime, openvino, where installed)"
+	@echo "make clean    removes builds and environments"
+	@echo "Variables: VENV (.venv), TORCH (what pip installs, torch or torch==2.11.0), PYTHON (python3)"
+
+# ---- Set-up ----
+$(ready): pyproject.toml setup.py build_support/backend.py
+	@$(PYTHON) -c "import venv, ensurepip" 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@command -v c++ g++ clang++ >/dev/null || { echo "no C++ compiler found; on Debian: apt-get install g++" >&2; exit 1; }
+	@command -v cmake >/dev/null || { echo "no CMake found; on Debian: apt-get install cmake" >&2; exit 1; }
+	test -x $(python) || $(PYTHON) -m venv $(VENV)
+	$(python) -m pip install --quiet "setuptools>=77" wheel "$(TORCH)"
+	TORCH_EXT_BUILD=$(abspath $(BUILD)) $(python) -m pip install --quiet --no-build-isolation --editable ".[test]"
+	touch $@
+
+venv: library
+	@echo "ready: $(VENV)"
+
+# Always asked for and quick when nothing changed; it also puts back the library of this VENV where another one was built last.
+library: $(ready)
+	@$(configure) -DTORCH_EXT_EXAMPLES=ON > $(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }
+	@cmake --build $(BUILD) --parallel $(jobs)
+	@cmake --install $(BUILD) --component python --prefix torch_ext > /dev/null
+
+# ---- The main job ----
+demo: library
+	$(python) examples/digits_autoencoder.py --runner $(BUILD)/examples/run_decoder
+	@echo "make demo: succeeded"
+
+# ---- Tests ----
+test: test-cpp test-python test-packaging sanitize
+	@echo "make test: succeeded"
+
+.PHONY: googletest
+googletest:
+	@if printf '#include <gtest/gtest.h>\n#include <benchmark/benchmark.h>\n' | $${CXX:-c++} -x c++ -E - >/dev/null 2>&1; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq libgtest-dev libbenchmark-dev; \
+	elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq libgtest-dev libbenchmark-dev; \
+	else echo "the tests need GoogleTest and Google Benchmark; on Debian: apt-get install libgtest-dev libbenchmark-dev" >&2; exit 1; fi
+
+test-cpp: googletest library
+	$(configure) -DTORCH_EXT_TESTS=ON > $(BUILD)/configure.log
+	cmake --build $(BUILD) --parallel $(jobs)
+	ctest --test-dir $(BUILD) --parallel $(jobs) --output-on-failure --progress
+
+test-python: test-cpp
+	TORCH_EXT_BUILD=$(abspath $(BUILD)) $(python) -m pytest
+
+test-packaging: library
+	$(python) tests/packaging/check.py --build $(BUILD)
+
+# The C++ tests again under the address and undefined behaviour sanitizers.
+sanitize: googletest
+	cmake -S . -B build/sanitize $(if $(wildcard build/sanitize/CMakeCache.txt),,$(generator)) -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DTORCH_EXT_TORCH=OFF -DTORCH_EXT_CUDA=0 -DTORCH_EXT_TESTS=ON -DTORCH_EXT_SANITIZE=ON > /dev/null
+	cmake --build build/sanitize --parallel $(jobs)
+	ctest --test-dir build/sanitize --parallel $(jobs) --output-on-failure --progress
+
+bench: library
+	$(python) -m benchmarks
+
+clean:
+	rm -rf build dist *.egg-info .venv .venv-* torch_ext/lib examples/out benchmarks/out
