@@ -1,0 +1,97 @@
+"""Installs what the build makes, in the ways that users install it, and uses it from there."""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command, env=None, cwd=None, expect=0):
+    """The output of a command that must end with the given exit code."""
+    result = subprocess.run([str(c) for c in command], env=env, cwd=cwd, capture_output=True, text=True)
+    output = result.stdout + result.stderr
+    assert (result.returncode == 0) == (expect == 0), f"{' '.join(map(str, command))} ended with {result.returncode}:\n{output}"
+    return output
+
+
+def environment_with_torch(folder: Path) -> Path:
+    """A new environment that sees this one's packages but not what is installed here as editable; returns its interpreter."""
+    venv.create(folder, with_pip=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    (site / "torch_of_this_environment.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return folder / "bin" / "python"
+
+
+def check_wheel(folder: Path, build: Path):
+    """pip wheel, isolated, builds against the torch of this environment; the wheel works in another environment and directory."""
+    env = {**os.environ, "TORCH_EXT_BUILD": str(build)}
+    output = run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder / "wheels", ROOT, env=env)
+    assert "Downloading torch" not in output, "a second torch was downloaded"
+    wheel = next((folder / "wheels").glob("torch_ext-*.whl"))
+    assert re.fullmatch(r"torch_ext-[\d.]+-py3-none-.*\.whl", wheel.name), wheel.name
+    python = environment_with_torch(folder / "env")
+    run(python, "-m", "pip", "install", "--no-deps", wheel)
+    output = run(python, "-m", "torch_ext", cwd=folder)
+    assert output.count("passed") == 4, output
+    where = run(python, "-c", "import torch_ext; print(torch_ext.__file__)", cwd=folder).strip()
+    assert where.startswith(str(folder / "env")), where
+
+    built_for = Path(where).parent / "lib" / "built_for_torch.txt"
+    built_for.write_text("1.2.3\n")
+    output = run(python, "-c", "import torch_ext", cwd=folder, expect=1)
+    assert "torch_ext was built for torch 1.2.3, but torch " in output.splitlines()[-1], output
+
+
+def check_missing_compiler(folder: Path):
+    """One sentence where there is no compiler."""
+    cmake = run("which", "cmake").strip()
+    (folder / "empty").mkdir()
+    output = run(cmake, "-S", ROOT, "-B", folder / "no_compiler", "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+                 env={"PATH": str(folder / "empty")}, expect=1)
+    assert "needs a C++20 compiler and found none" in " ".join(output.split()), output
+
+
+def check_missing_torch(folder: Path):
+    """One sentence where TORCH_DIR is not torch's."""
+    output = run("cmake", "-S", ROOT, "-B", folder / "no_torch", f"-DTORCH_DIR={folder}", expect=1)
+    assert "is not the folder of an installed torch package" in " ".join(output.split()), output
+
+
+def check_consumer(folder: Path, build: Path):
+    """find_package(TorchExt) from a C++ project of its own; the program needs no Python."""
+    run("cmake", "--install", build, "--component", "cpp", "--prefix", folder / "prefix")
+    consumer = folder / "consumer"
+    run("cmake", "-S", ROOT / "tests" / "consumer", "-B", consumer, f"-DCMAKE_PREFIX_PATH={folder / 'prefix'}")
+    run("cmake", "--build", consumer)
+    words = run(consumer / "consumer").split()
+    assert words[1:] == ["48", "48"], words
+    needed = run("readelf", "--dynamic", next((folder / "prefix").glob("lib*/**/libtorch_ext.so")))
+    assert "libpython" not in needed and "libtorch_cpu" in needed, needed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=Path, required=True, help="the CMake build to install from")
+    build = parser.parse_args().build.resolve()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        steps = [
+            ("a wheel builds against this torch and works elsewhere", lambda: check_wheel(folder, build)),
+            ("a missing compiler is said in a sentence", lambda: check_missing_compiler(folder)),
+            ("a wrong TORCH_DIR is said in a sentence", lambda: check_missing_torch(folder)),
+            ("find_package(TorchExt) serves a C++ program", lambda: check_consumer(folder, build)),
+        ]
+        for what, step in steps:
+            step()
+            print(f"packaging: {what}: passed", flush=True)
+
+
+if __name__ == "__main__":
+    main()
