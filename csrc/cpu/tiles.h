@@ -78,6 +78,8 @@ struct Tiles {
   void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);
   // to[j*step + r] = from[r*pitch + j] for j*step + r < count, r < step.
   void (*weave)(const Real* from, int64_t pitch, int64_t step, Real* to, int64_t count);
+  // to[j] = from[2*j] for j < count; reads nothing past the last of them.
+  void (*every_other)(const Real* from, Real* to, int64_t count);
   // Whether none of the values is an infinity or a NaN.
   bool (*finite)(const Real* values, int64_t count);
   // Contiguous conversion between the stored type (one that computes in Real) and Real.

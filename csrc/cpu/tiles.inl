@@ -206,6 +206,13 @@ void weave(const typename V::Real* from, int64_t pitch, int64_t step, typename V
   for (int64_t r = 0; r < count - whole * step; ++r) to[whole * step + r] = from[r * pitch + whole];
 }
 
+template <class V>
+void every_other(const typename V::Real* from, typename V::Real* to, int64_t count) {
+  int64_t j = 0;
+  for (; j + V::lanes < count; j += V::lanes) V::store(to + j, V::even(V::load(from + 2 * j), V::load(from + 2 * j + V::lanes)));
+  for (; j < count; ++j) to[j] = from[2 * j];
+}
+
 // A product with zero is zero, unless the other factor is an infinity or a NaN.
 template <class V>
 bool finite(const typename V::Real* values, int64_t count) {
@@ -259,6 +266,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.transpose = transpose<V>;
   table.transpose_rows = transpose_rows<V>;
   table.weave = weave<V>;
+  table.every_other = every_other<V>;
   table.finite = finite<V>;
   table.widen = V::widen;
   table.narrow = V::narrow;

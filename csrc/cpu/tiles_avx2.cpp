@@ -34,6 +34,11 @@ struct F32 {
   static Reg weave_low(Reg a, Reg b) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20); }
   static Reg weave_high(Reg a, Reg b) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31); }
 
+  // a0 a2 ... b0 b2 ...
+  static Reg even(Reg a, Reg b) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), 0xd8));
+  }
+
   static void transpose(Reg* r) {
     Reg t[8];
     TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 2) {
@@ -119,6 +124,8 @@ struct F64 {
   // a0 b0 a1 b1 ...: the first and the second half.
   static Reg weave_low(Reg a, Reg b) { return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x20); }
   static Reg weave_high(Reg a, Reg b) { return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31); }
+
+  static Reg even(Reg a, Reg b) { return _mm256_permute4x64_pd(_mm256_unpacklo_pd(a, b), 0xd8); }
 
   static void transpose(Reg* r) {
     const Reg a = _mm256_unpacklo_pd(r[0], r[1]), b = _mm256_unpackhi_pd(r[0], r[1]);

@@ -38,6 +38,10 @@ struct F32 {
     return _mm512_permutex2var_ps(a, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), b);
   }
 
+  // a0 a2 ... b0 b2 ...
+  static Reg even(Reg a, Reg b) {
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b);
+  }
   // Pairs of rows, then of pairs, then of quarters: r[i][j] becomes r[j][i].
   static void transpose(Reg* r) {
     Reg t[16];
@@ -115,6 +119,7 @@ struct F64 {
   static Reg load_first(const double* p, int64_t n) { return load_masked(p, first(n)); }
   static void store_first(double* p, int64_t n, Reg v) { store_masked(p, first(n), v); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_pd(a, b, c); }
+  static Reg even(Reg a, Reg b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), b); }
   static Reg weave_low(Reg a, Reg b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), b); }
   static Reg weave_high(Reg a, Reg b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), b); }
 

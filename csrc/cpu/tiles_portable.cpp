@@ -39,6 +39,12 @@ struct Vec {
     for (int i = 0; i < lanes; ++i) v[i] = i % 2 ? b[first + i / 2] : a[first + i / 2];
     return v;
   }
+  // a0 a2 ... b0 b2 ...
+  static Reg even(Reg a, Reg b) {
+    Reg v;
+    for (int i = 0; i < lanes; ++i) v[i] = 2 * i < lanes ? a[2 * i] : b[2 * i - lanes];
+    return v;
+  }
   static void transpose(Reg* r) {
     for (int i = 0; i < lanes; ++i)
       for (int j = 0; j < i; ++j) {

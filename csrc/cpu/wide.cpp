@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/cpu/gather.h"
 #include "csrc/cpu/kernels.h"
-#include "csrc/cpu/pack.h"
+#include "csrc/cpu/planes.h"
 #include "csrc/cpu/scratch.h"
 
 namespace torch_ext::cpu {
@@ -22,35 +21,6 @@ constexpr int64_t kItems = 64;
 
 int64_t parts_of(int64_t value, int64_t part) { return (value + part - 1) / part; }
 int64_t round_up(int64_t value, int64_t multiple) { return parts_of(value, multiple) * multiple; }
-
-// Where a tap lies along one axis: input position (cell + q)*in_step + residue, of which `slot` numbers the residues in use.
-struct PlaneTap {
-  int64_t k, slot, q;
-};
-
-struct PlaneAxis {
-  std::vector<int64_t> residues;  // by slot
-  std::vector<std::vector<PlaneTap>> phases;
-  int64_t q_min = 0, q_max = 0;
-
-  explicit PlaneAxis(const GatherAxis& axis) {
-    bool first = true;
-    for (const auto& taps : axis.phases) {
-      phases.emplace_back();
-      for (const Tap& tap : taps) {
-        int64_t q = tap.delta / axis.in_step, residue = tap.delta % axis.in_step;
-        if (residue < 0) residue += axis.in_step, --q;
-        const auto found = std::find(residues.begin(), residues.end(), residue);
-        phases.back().push_back({tap.k, found - residues.begin(), q});
-        if (found == residues.end()) residues.push_back(residue);
-        q_min = first ? q : std::min(q_min, q);
-        q_max = first ? q : std::max(q_max, q);
-        first = false;
-      }
-    }
-    if (residues.empty()) residues.push_back(0);
-  }
-};
 
 template <class Real>
 class Wide final : public Plan {
@@ -76,7 +46,6 @@ class Wide final : public Plan {
   void index_phases();
   int64_t items() const;
   void pack_weights(const Buffers& buffers, int64_t group, Real* packed) const;
-  void load(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, Real* planes) const;
   void compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines, Real* results,
                const Strides& to) const;
   void store(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, const Real* results) const;
@@ -93,10 +62,10 @@ class Wide final : public Plan {
   GatherAxis axis_[kAxes];
   PlaneAxis plane_axis_[kAxes];
   Strides in_, out_;
-  int64_t depth_, columns_;                   // channels of a group that are summed over, and of the result
-  int64_t groups_;                            // groups that share a box
-  int64_t cells_[kAxes];                      // of a block
-  int64_t plane_extent_[kAxes], plane_size_;  // of the box for one residue; of all residues of one channel
+  int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
+  int64_t groups_;           // groups that share a box
+  int64_t cells_[kAxes];     // of a block
+  Planes<Real> planes_;
   int64_t result_extent_[kAxes];
   bool in_place_output_;  // lines of the result are woven right into the tensor
   int64_t line_;          // cells of a flattened plane, in whole vectors
@@ -124,7 +93,7 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   weights_part_ = layout_.shared(g.groups * g.w_positions() * depth_ * columns_ * real);
   bias_part_ = layout_.shared(g.groups * columns_ * real);
   // A tile may read up to a line's padding past the last plane.
-  planes_part_ = layout_.per_thread((groups_ * depth_ * plane_size_ + line_) * real);
+  planes_part_ = layout_.per_thread((groups_ * depth_ * planes_.size() + line_) * real);
   lines_part_ = layout_.per_thread(axis_[2].out_step * std::min<int64_t>(columns_, kWideRows) * line_ * real);
   results_part_ = layout_.per_thread(in_place_output_ ? 0 : groups_ * columns_ * result_positions() * real);
   layout_.finish(threads);
@@ -154,19 +123,14 @@ void Wide<Real>::choose_blocks() {
     }
     if (items() >= wanted || limit <= kMinCells) break;
   }
-  plane_size_ = 1;
-  for (int a = 0; a < kAxes; ++a) {
-    plane_extent_[a] = cells_[a] + plane_axis_[a].q_max - plane_axis_[a].q_min;
-    plane_size_ *= plane_extent_[a] * int64_t(plane_axis_[a].residues.size());
-    result_extent_[a] = cells_[a] * axis_[a].out_step;
-  }
-  line_ = round_up((cells_[1] - 1) * plane_extent_[2] + cells_[2], lanes());
+  planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, in_, cells_);
+  for (int a = 0; a < kAxes; ++a) result_extent_[a] = cells_[a] * axis_[a].out_step;
+  line_ = round_up((cells_[1] - 1) * planes_.pitch(1) + cells_[2], lanes());
 }
 
 template <class Real>
 void Wide<Real>::index_phases() {
   int64_t packed = 0;
-  const int64_t of_residue = plane_extent_[0] * plane_extent_[1] * plane_extent_[2];
   for (int64_t r0 = 0; r0 < axis_[0].out_step; ++r0)
     for (int64_t r1 = 0; r1 < axis_[1].out_step; ++r1)
       for (int64_t r2 = 0; r2 < axis_[2].out_step; ++r2) {
@@ -174,15 +138,8 @@ void Wide<Real>::index_phases() {
         for (const PlaneTap& t0 : plane_axis_[0].phases[r0])
           for (const PlaneTap& t1 : plane_axis_[1].phases[r1])
             for (const PlaneTap& t2 : plane_axis_[2].phases[r2]) {
-              const PlaneTap* taps[kAxes] = {&t0, &t1, &t2};
-              int64_t slot = 0, position = 0, weight = 0;
-              for (int a = 0; a < kAxes; ++a) {
-                slot = slot * int64_t(plane_axis_[a].residues.size()) + taps[a]->slot;
-                position = position * plane_extent_[a] + taps[a]->q - plane_axis_[a].q_min;
-                weight += taps[a]->k * p_.w.axis[a];
-              }
-              phase.offsets.push_back(slot * of_residue + position);
-              phase.weight_offsets.push_back(weight);
+              phase.offsets.push_back(planes_.offset(t0, t1, t2));
+              phase.weight_offsets.push_back(t0.k * p_.w.axis[0] + t1.k * p_.w.axis[1] + t2.k * p_.w.axis[2]);
             }
         packed += int64_t(phase.offsets.size()) * depth_ * columns_;
         phases_.push_back(std::move(phase));
@@ -234,7 +191,10 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     }
     const int64_t first = index % batches * groups_, count = std::min(groups_, g.groups - first);
     block.sample = index / batches;
-    load(buffers, block, first, count, planes);
+    const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
+    planes_.load(element(in, p_.type, block.sample * in_.outer + first * depth_ * in_.channel), block.begin, count * depth_,
+                 planes);
+    std::fill_n(planes + count * depth_ * planes_.size(), line_, Real(0));
     Real* to = results;
     Strides strides = result_strides();
     if (in_place_output_) {
@@ -244,7 +204,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
       for (int a = 0; a < kAxes; ++a) to += block.begin[a] * axis_[a].out_step * out_.axis[a];
     }
     for (int64_t i = 0; i < count; ++i)
-      compute(block, planes + i * depth_ * plane_size_, weights + (first + i) * group_weights, bias + (first + i) * columns_,
+      compute(block, planes + i * depth_ * planes_.size(), weights + (first + i) * group_weights, bias + (first + i) * columns_,
               layout_.at<Real>(scratch, lines_part_), to + i * columns_ * strides.channel, strides);
     if (!in_place_output_) store(buffers, block, first, count, results);
   });
@@ -266,44 +226,11 @@ void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Real* packe
   }
 }
 
-template <class Real>
-void Wide<Real>::load(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, Real* planes) const {
-  const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
-  const int64_t channels = groups * depth_, start = block.sample * in_.outer + group * depth_ * in_.channel;
-  // Input position of the first element of a plane along an axis, and the element's range that exists.
-  const auto origin = [&](int a, int64_t slot) {
-    return (block.begin[a] + plane_axis_[a].q_min) * axis_[a].in_step + plane_axis_[a].residues[slot];
-  };
-  const auto inside = [&](int a, int64_t i) { return i >= 0 && i < axis_[a].in_extent; };
-  Real* line = planes;
-  const int64_t step = axis_[2].in_step;
-  for (size_t s0 = 0; s0 < plane_axis_[0].residues.size(); ++s0)
-    for (size_t s1 = 0; s1 < plane_axis_[1].residues.size(); ++s1)
-      for (size_t s2 = 0; s2 < plane_axis_[2].residues.size(); ++s2)
-        for (int64_t q0 = 0; q0 < plane_extent_[0]; ++q0)
-          for (int64_t q1 = 0; q1 < plane_extent_[1]; ++q1, line += plane_extent_[2]) {
-            const int64_t i0 = origin(0, s0) + q0 * axis_[0].in_step, i1 = origin(1, s1) + q1 * axis_[1].in_step;
-            const int64_t i2 = origin(2, s2);
-            int64_t begin = i2 >= 0 ? 0 : parts_of(-i2, step), end = parts_of(axis_[2].in_extent - i2, step);
-            begin = std::min(begin, plane_extent_[2]), end = std::clamp(end, begin, plane_extent_[2]);
-            if (!inside(0, i0) || !inside(1, i1)) begin = end = 0;
-            for (int64_t c = 0; c < channels; ++c) {
-              std::fill(line + c * plane_size_, line + c * plane_size_ + begin, Real(0));
-              std::fill(line + c * plane_size_ + end, line + c * plane_size_ + plane_extent_[2], Real(0));
-            }
-            if (begin == end) continue;
-            const int64_t offset = start + i0 * in_.axis[0] + i1 * in_.axis[1] + (i2 + begin * step) * in_.axis[2];
-            load_planes(*tiles_, p_.type, element(in, p_.type, offset), step * in_.axis[2], end - begin, in_.channel, channels,
-                        line + begin, plane_size_);
-          }
-  std::fill_n(planes + channels * plane_size_, line_, Real(0));
-}
-
 // The results of one group in a block: results[column*strides.channel + o*strides.axis] where o counts from the block's corner.
 template <class Real>
 void Wide<Real>::compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines,
                          Real* results, const Strides& strides) const {
-  const int64_t pitch = plane_extent_[2], height = block.end[1] - block.begin[1], width = block.end[2] - block.begin[2];
+  const int64_t pitch = planes_.pitch(1), height = block.end[1] - block.begin[1], width = block.end[2] - block.begin[2];
   const int64_t vectors = parts_of((height - 1) * pitch + width, lanes()), step = axis_[2].out_step;
   int64_t extent[kAxes];  // of the results
   for (int a = 0; a < kAxes; ++a)
@@ -318,8 +245,8 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
         for (int64_t r2 = 0; r2 < step; ++r2) {
           const Phase& phase = phases_[first + size_t(r2)];
           const int64_t taps = int64_t(phase.offsets.size());
-          WideTile<Real> tile{planes + j0 * plane_extent_[1] * pitch,
-                              plane_size_,
+          WideTile<Real> tile{planes + j0 * planes_.pitch(0),
+                              planes_.size(),
                               depth_,
                               taps,
                               phase.offsets.data(),

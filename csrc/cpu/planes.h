@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The input of a gather as planes with lanes along positions: one plane for each channel and each residue of the input position
+// modulo in_step, with zeros where there is no input, so that a tap is a constant offset and neighbouring cells are neighbours in
+// memory.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "csrc/cpu/gather.h"
+#include "csrc/cpu/pack.h"
+
+namespace torch_ext::cpu {
+
+// Where a tap lies along one axis: input position (cell + q)*in_step + residue, of which `slot` numbers the residues in use.
+struct PlaneTap {
+  int64_t k, slot, q;
+};
+
+struct PlaneAxis {
+  std::vector<int64_t> residues;  // by slot
+  std::vector<std::vector<PlaneTap>> phases;
+  int64_t q_min = 0, q_max = 0;
+
+  explicit PlaneAxis(const GatherAxis& axis) {
+    bool first = true;
+    for (const auto& taps : axis.phases) {
+      phases.emplace_back();
+      for (const Tap& tap : taps) {
+        int64_t q = tap.delta / axis.in_step, residue = tap.delta % axis.in_step;
+        if (residue < 0) residue += axis.in_step, --q;
+        const auto found = std::find(residues.begin(), residues.end(), residue);
+        phases.back().push_back({tap.k, found - residues.begin(), q});
+        if (found == residues.end()) residues.push_back(residue);
+        q_min = first ? q : std::min(q_min, q);
+        q_max = first ? q : std::max(q_max, q);
+        first = false;
+      }
+    }
+    if (residues.empty()) residues.push_back(0);
+  }
+};
+
+// The planes of a block of cells[0] x cells[1] x cells[2] cells.
+template <class Real>
+class Planes {
+ public:
+  Planes() = default;
+  Planes(const Tiles<Real>& tiles, Type type, const GatherAxis* axis, const PlaneAxis* plane_axis, const Strides& in,
+         const int64_t* cells);
+
+  // Elements of one channel, and of a line of the two inner axes from cell to cell.
+  int64_t size() const { return size_; }
+  int64_t pitch(int a) const { return a == 0 ? extent_[1] * extent_[2] : extent_[2]; }
+  // Of a tap, from the plane of a channel: what cell 0 reads.
+  int64_t offset(const PlaneTap& t0, const PlaneTap& t1, const PlaneTap& t2) const;
+
+  // planes[c*size() + ...] of `channels` channels for the block whose first cell is begin; `in` is where the first channel's
+  // position 0 of the sample lies.
+  void load(const void* in, const int64_t* begin, int64_t channels, Real* planes) const;
+
+ private:
+  const Tiles<Real>* tiles_ = nullptr;
+  Type type_{};
+  const GatherAxis* axis_ = nullptr;
+  const PlaneAxis* plane_axis_ = nullptr;
+  Strides in_;
+  int64_t extent_[kAxes]{}, size_ = 0;
+};
+
+}  // namespace torch_ext::cpu
