@@ -142,38 +142,37 @@ void transpose(const typename V::Real* from, int64_t pitch, int rows, int64_t co
   }
 }
 
+// One block of at most lanes x lanes: to[k*to_pitch + l] = from[l*from_pitch + k] for k < height, l < width.
+template <class V>
+void transpose_block(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t height,
+                     int64_t width) {
+  typename V::Reg r[V::lanes];
+  if (height >= V::lanes && width >= V::lanes) {
+    TORCH_EXT_UNROLL for (int l = 0; l < V::lanes; ++l) r[l] = V::load(from + l * from_pitch);
+    V::transpose(r);
+    TORCH_EXT_UNROLL for (int k = 0; k < V::lanes; ++k) V::store(to + k * to_pitch, r[k]);
+    return;
+  }
+  const auto of_height = V::first(height), of_width = V::first(width);
+  for (int l = 0; l < V::lanes; ++l) r[l] = l < width ? V::load_masked(from + l * from_pitch, of_height) : V::zero();
+  V::transpose(r);
+  for (int k = 0; k < V::lanes && k < height; ++k) V::store_masked(to + k * to_pitch, of_width, r[k]);
+}
+
+// Runs along the side whose lines lie far apart, so that no more than a vector's worth of distant lines is open at a time: with channel
+// planes a power of two apart, more would evict each other.
 template <class V>
 void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t rows,
                     int64_t columns) {
-  int64_t j = 0;
-  for (; j + V::lanes <= columns; j += V::lanes) {
-    int64_t i = 0;
-    for (; i < rows; i += V::lanes) {
-      typename V::Reg r[V::lanes];
-      const auto* block = from + j * from_pitch + i;
-      if (i + V::lanes <= rows) {
-        TORCH_EXT_UNROLL for (int k = 0; k < V::lanes; ++k) r[k] = V::load(block + k * from_pitch);
-        V::transpose(r);
-        TORCH_EXT_UNROLL for (int k = 0; k < V::lanes; ++k) V::store(to + (i + k) * to_pitch + j, r[k]);
-      } else {
-        const auto mask = V::first(rows - i);
-        TORCH_EXT_UNROLL for (int k = 0; k < V::lanes; ++k) r[k] = V::load_masked(block + k * from_pitch, mask);
-        V::transpose(r);
-        for (int k = 0; k < rows - i; ++k) V::store(to + (i + k) * to_pitch + j, r[k]);
-      }
-    }
-  }
-  if (j == columns) return;
-  const int64_t left = columns - j;
-  const auto mask = V::first(left);
-  for (int64_t i = 0; i < rows; i += V::lanes) {
-    typename V::Reg r[V::lanes];
-    const int64_t height = rows - i < V::lanes ? rows - i : V::lanes;
-    const auto row_mask = V::first(height);
-    for (int k = 0; k < V::lanes; ++k)
-      r[k] = k < left ? V::load_masked(from + (j + k) * from_pitch + i, row_mask) : V::zero();
-    V::transpose(r);
-    for (int k = 0; k < height; ++k) V::store_masked(to + (i + k) * to_pitch + j, mask, r[k]);
+  const auto block = [&](int64_t i, int64_t j) {
+    transpose_block<V>(from + j * from_pitch + i, from_pitch, to + i * to_pitch + j, to_pitch, rows - i, columns - j);
+  };
+  if (to_pitch > from_pitch) {
+    for (int64_t i = 0; i < rows; i += V::lanes)
+      for (int64_t j = 0; j < columns; j += V::lanes) block(i, j);
+  } else {
+    for (int64_t j = 0; j < columns; j += V::lanes)
+      for (int64_t i = 0; i < rows; i += V::lanes) block(i, j);
   }
 }
 
