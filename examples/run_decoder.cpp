@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a TorchScript file that uses torch_ext in a program without Python: run_decoder MODEL INPUT OUTPUT, where INPUT and OUTPUT are
-// tensors as torch.save writes and torch.load reads them. Linking the library registers its operators.
+// Runs a TorchScript file that uses torch_ext in a program without Python: run_decoder MODEL INPUT OUTPUT, where INPUT and OUTPUT
+// are tensors as torch.save writes and torch.load reads them. Linking the library registers its operators.
 #include <torch/script.h>
 
 #include <fstream>
