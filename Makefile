@@ -5,11 +5,20 @@ PYTHON ?= python3
 BUILD ?= build/$(notdir $(VENV))
 
 python := $(VENV)/bin/python
-ready := $(VENV)/.torch_ext_ready
+# One stamp for what TORCH asks for, so that another TORCH in the same VENV installs and builds again.
+ready := $(VENV)/.ready-$(shell printf %s '$(TORCH)' | tr -c 'a-zA-Z0-9.' _)
 jobs := $(shell nproc)
 torch_dir = $(shell $(python) -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])")
 generator := $(if $(shell command -v ninja),-G Ninja)
-configure = cmake -S . -B $(BUILD) $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(generator)) -DTORCH_DIR=$(torch_dir)
+configure = mkdir -p $(BUILD) && cmake -S . -B $(BUILD) $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(generator)) -DTORCH_DIR=$(torch_dir)
+
+comma := ,
+hash := \#
+# $(call system,PROBE,PACKAGES,WHAT): where PROBE fails, installs Debian's PACKAGES if it may, and else says how.
+system = @if $1 >/dev/null 2>&1; then :; \
+  elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq $2; \
+  elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq $2; \
+  else echo "$3 missing; on Debian and Ubuntu: sudo apt-get install $2" >&2; exit 1; fi
 
 .PHONY: help venv library demo test test-cpp test-python test-packaging sanitize bench clean
 
@@ -23,13 +32,13 @@ help:
 
 # ---- Set-up ----
 $(ready): pyproject.toml setup.py build_support/backend.py
-	@$(PYTHON) -c "import venv, ensurepip" 2>/dev/null || { \
-	  echo "$(PYTHON) cannot make environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	@command -v c++ g++ clang++ >/dev/null || { echo "no C++ compiler found; on Debian: apt-get install g++" >&2; exit 1; }
-	@command -v cmake >/dev/null || { echo "no CMake found; on Debian: apt-get install cmake" >&2; exit 1; }
+	$(call system,$(PYTHON) -c "import venv$(comma) ensurepip",python3-venv,$(PYTHON)'s modules venv and ensurepip are)
+	$(call system,command -v $${CXX:-c++},g++,A C++20 compiler is)
+	$(call system,command -v cmake,cmake,CMake is)
 	test -x $(python) || $(PYTHON) -m venv $(VENV)
 	$(python) -m pip install --quiet "setuptools>=77" wheel "$(TORCH)"
 	TORCH_EXT_BUILD=$(abspath $(BUILD)) $(python) -m pip install --quiet --no-build-isolation --editable ".[test]"
+	rm -f $(VENV)/.ready-*
 	touch $@
 
 venv: library
@@ -52,10 +61,8 @@ test: test-cpp test-python test-packaging sanitize
 
 .PHONY: googletest
 googletest:
-	@if printf '#include <gtest/gtest.h>\n#include <benchmark/benchmark.h>\n' | $${CXX:-c++} -x c++ -E - >/dev/null 2>&1; then :; \
-	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq libgtest-dev libbenchmark-dev; \
-	elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq libgtest-dev libbenchmark-dev; \
-	else echo "the tests need GoogleTest and Google Benchmark; on Debian: apt-get install libgtest-dev libbenchmark-dev" >&2; exit 1; fi
+	$(call system,printf '%s\n' '$(hash)include <gtest/gtest.h>' '$(hash)include <benchmark/benchmark.h>' | $${CXX:-c++} -x c++ -E -,\
+	  libgtest-dev libbenchmark-dev,GoogleTest or Google Benchmark is)
 
 test-cpp: googletest library
 	$(configure) -DTORCH_EXT_TESTS=ON > $(BUILD)/configure.log

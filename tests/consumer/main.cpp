@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls an operator through PyTorch's dispatcher, differentiates it, and prints version, sum of the result and sum of the
 // gradient.
 #include <torch/torch.h>
