@@ -1,11 +1,12 @@
 """Installs what the build makes, in the ways that users install it, and uses it from there."""
 
 import argparse
+import importlib.util
 import os
 import re
 import subprocess
 import sys
-import sysconfig
+import tarfile
 import tempfile
 import venv
 from pathlib import Path
@@ -21,19 +22,32 @@ def run(*command, env=None, cwd=None, expect=0):
     return output
 
 
+def build_in(build: Path) -> dict[str, str]:
+    """The environment variables that have pip's build use an existing CMake build."""
+    return {**os.environ, "TORCH_EXT_BUILD": str(build)}
+
+
+def this_torch() -> Path:
+    return Path(importlib.util.find_spec("torch").submodule_search_locations[0])
+
+
 def environment_with_torch(folder: Path) -> Path:
-    """A new environment that sees this one's packages but not what is installed here as editable; returns its interpreter."""
+    """The interpreter of a new environment that sees this one's torch, but not what is installed here as editable."""
     venv.create(folder, with_pip=True)
     site = next(folder.glob("lib/python*/site-packages"))
-    (site / "torch_of_this_environment.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    (site / "torch_of_this_environment.pth").write_text(f"{this_torch().parent}\n")
     return folder / "bin" / "python"
+
+
+def built_against(build: Path) -> Path:
+    """The torch that the last build against `build` was configured with."""
+    return Path(re.search(r"^TORCH_DIR:\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE)[1])
 
 
 def check_wheel(folder: Path, build: Path):
     """pip wheel, isolated, builds against the torch of this environment; the wheel works in another environment and directory."""
-    env = {**os.environ, "TORCH_EXT_BUILD": str(build)}
-    output = run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder / "wheels", ROOT, env=env)
-    assert "Downloading torch" not in output, "a second torch was downloaded"
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder / "wheels", ROOT, env=build_in(build))
+    assert built_against(build) == this_torch(), f"pip built against another torch: {built_against(build)}"
     wheel = next((folder / "wheels").glob("torch_ext-*.whl"))
     assert re.fullmatch(r"torch_ext-[\d.]+-py3-none-.*\.whl", wheel.name), wheel.name
     python = environment_with_torch(folder / "env")
@@ -49,6 +63,28 @@ def check_wheel(folder: Path, build: Path):
     assert "torch_ext was built for torch 1.2.3, but torch " in output.splitlines()[-1], output
 
 
+def check_editable(folder: Path, build: Path):
+    """pip install -e, isolated: the checkout itself is imported, from any directory, with the torch that the environment sees."""
+    python = environment_with_torch(folder / "editable")
+    run(python, "-m", "pip", "install", "--no-deps", "--editable", ROOT, env=build_in(build))
+    assert built_against(build) == this_torch(), f"pip built against another torch: {built_against(build)}"
+    where = run(python, "-c", "import torch_ext; print(torch_ext.__file__)", cwd=folder).strip()
+    assert where == str(ROOT / "torch_ext" / "__init__.py"), where
+
+
+def check_sdist(folder: Path):
+    """The source distribution has every file that the build reads."""
+    hook = "import sys; sys.path.insert(0, 'build_support'); import backend; backend.build_sdist(sys.argv[1])"
+    run(sys.executable, "-c", hook, folder, cwd=ROOT)
+    with tarfile.open(next(folder.glob("torch_ext-*.tar.gz"))) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    sources = [p.relative_to(ROOT) for name in ("build_support", "cmake", "csrc", "torch_ext") for p in (ROOT / name).rglob("*")
+               if p.is_file() and "__pycache__" not in p.parts]
+    sources = [str(p) for p in sources if p.parts[:2] != ("torch_ext", "lib")]
+    missing = {"CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "setup.py", *sources} - packed
+    assert len(sources) > 20 and not missing, f"the source distribution lacks {sorted(missing)}"
+
+
 def check_missing_compiler(folder: Path):
     """One sentence where there is no compiler."""
     cmake = run("which", "cmake").strip()
@@ -56,6 +92,13 @@ def check_missing_compiler(folder: Path):
     output = run(cmake, "-S", ROOT, "-B", folder / "no_compiler", "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
                  env={"PATH": str(folder / "empty")}, expect=1)
     assert "needs a C++20 compiler and found none" in " ".join(output.split()), output
+
+
+def check_old_compiler(folder: Path):
+    """One sentence where the compiler is too old for C++20, here one that says so of itself."""
+    older = "-U__GNUC__ -D__GNUC__=9 -U__clang_major__ -D__clang_major__=9"
+    output = run("cmake", "-S", ROOT, "-B", folder / "old_compiler", f"-DCMAKE_CXX_FLAGS={older}", expect=1)
+    assert re.search(r"needs (GCC|Clang) \d+ or newer \(C\+\+20\), this is (GCC|Clang) 9\.", " ".join(output.split())), output
 
 
 def check_missing_torch(folder: Path):
@@ -84,7 +127,10 @@ def main():
         folder = Path(name)
         steps = [
             ("a wheel builds against this torch and works elsewhere", lambda: check_wheel(folder, build)),
+            ("an editable install builds against this torch", lambda: check_editable(folder, build)),
+            ("the source distribution is complete", lambda: check_sdist(folder)),
             ("a missing compiler is said in a sentence", lambda: check_missing_compiler(folder)),
+            ("an old compiler is said in a sentence", lambda: check_old_compiler(folder)),
             ("a wrong TORCH_DIR is said in a sentence", lambda: check_missing_torch(folder)),
             ("find_package(TorchExt) serves a C++ program", lambda: check_consumer(folder, build)),
         ]
