@@ -2,6 +2,7 @@
 #include "csrc/ops/arguments.h"
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 
 #include <algorithm>
 #include <limits>
@@ -48,6 +49,22 @@ void check_kind(const char* op, const char* name, const Tensor& t) {
   TORCH_CHECK(t.layout() == at::kStrided, op, ": ", name, " must be a dense (strided) tensor, got layout ", t.layout());
   TORCH_CHECK(supported(t.scalar_type()), op, ": ", name, " must be float32, float64, bfloat16 or float16, got ",
               t.scalar_type());
+}
+
+// One type and one device.
+void check_alike(const char* op, const char* name, const Tensor& t, const char* first_name, const Tensor& first) {
+  TORCH_CHECK(t.scalar_type() == first.scalar_type(), op, ": ", first_name, " is ", first.scalar_type(), " and ", name, " is ",
+              t.scalar_type(), "; they must have one type");
+  TORCH_CHECK(t.device() == first.device(), op, ": ", first_name, " is on ", first.device(), " and ", name, " on ", t.device(),
+              "; they must be on one device");
+}
+
+// The same in a public operator, by the names of its arguments. Under autocast types may differ until a private operator casts
+// them.
+void check_alike_or_cast(const char* op, const char* name, const Tensor& t, const char* first_name, const Tensor& first) {
+  const c10::DeviceType device = first.device().type();
+  if (at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device)) return;
+  check_alike(op, name, t, first_name, first);
 }
 
 int64_t check_data_rank(const char* op, const char* name, const Tensor& t) {
@@ -190,6 +207,8 @@ Pads resolve_pads(AutoPad auto_pad, const Attributes& attributes, const SymInt& 
 
 }  // namespace
 
+bool is_explicit(const char* op, std::string_view auto_pad) { return parse_auto_pad(op, auto_pad) == AutoPad::none; }
+
 DataFormat DataFormat::parse(const char* op, std::string_view text) {
   if (matches(text, "NXC")) return {true};
   if (matches(text, "NCX")) return {false};
@@ -209,6 +228,7 @@ Resolved resolve_conv_transpose(const Names& names, const Tensor& src, const Ten
   const char* op = names.op;
   check_kind(op, names.src, src);
   check_kind(op, names.weights, weights);
+  check_alike_or_cast(op, names.weights, weights, names.src, src);
   const int64_t axes = check_data_rank(op, names.src, src) - 2;
   check_same_rank(op, names.weights, weights.dim(), names.src, src.dim());
   check_attributes(op, attributes, axes);
@@ -241,6 +261,7 @@ Resolved resolve_backward_data(const Names& names, const Tensor& diff_dst, const
   const char* op = names.op;
   check_kind(op, names.dst, diff_dst);
   check_kind(op, names.weights, weights);
+  check_alike_or_cast(op, names.weights, weights, names.dst, diff_dst);
   const int64_t axes = check_data_rank(op, names.dst, diff_dst) - 2;
   check_same_rank(op, names.weights, weights.dim(), names.dst, diff_dst.dim());
   check_attributes(op, attributes, axes);
@@ -282,6 +303,7 @@ Resolved resolve_backward_weights(const Names& names, const Tensor& src, const T
   const char* op = names.op;
   check_kind(op, names.src, src);
   check_kind(op, names.dst, diff_dst);
+  check_alike_or_cast(op, names.dst, diff_dst, names.src, src);
   const int64_t rank = check_data_rank(op, names.src, src), axes = rank - 2;
   check_same_rank(op, names.dst, diff_dst.dim(), names.src, rank);
   TORCH_CHECK(weights_shape.has_value(), op, ": ", names.weights, " is required: the kernel's extents cannot be told from ",
@@ -398,13 +420,6 @@ OperandNames operand_names(Operation operation) {
     default:
       return {"conv_transpose_backward_weights", "src", "diff_dst"};
   }
-}
-
-void check_alike(const char* op, const char* name, const Tensor& t, const char* first_name, const Tensor& first) {
-  TORCH_CHECK(t.scalar_type() == first.scalar_type(), op, ": ", first_name, " is ", first.scalar_type(), " and ", name, " is ",
-              t.scalar_type(), "; they must have one type");
-  TORCH_CHECK(t.device() == first.device(), op, ": ", first_name, " is on ", first.device(), " and ", name, " on ", t.device(),
-              "; they must be on one device");
 }
 
 // The number of elements and bytes must fit into int64.

@@ -74,6 +74,9 @@ Resolved resolve_backward_weights(const Names& names, const Tensor& src, const T
 Resolved resolve_output_shape(const Names& names, const Tensor& src, const Tensor& weights, const Attributes& attributes,
                               SymInts output_shape);
 
+// Whether auto_pad leaves the pads to pads_begin and pads_end; checks its value.
+bool is_explicit(const char* op, std::string_view auto_pad);
+
 // The values of a 1-D int32 or int64 tensor that names a shape.
 SymSizes shape_values(const char* op, const char* argument, const Tensor& shape);
 

@@ -79,12 +79,7 @@ Tensor backprop_data(const Tensor& output_delta, const Tensor& filter, ATTRIBUTE
     return call_resolved(Operation::conv_transpose, output_delta, filter, std::nullopt,
                          resolve_output_shape(kBackpropData, output_delta, filter, attributes, *output_shape), attributes);
   // Without an output_shape the published operation ignores the pads of every auto_pad but none: the pads are 0, as for valid.
-  const std::string_view given = auto_pad;
-  const bool none = given == "none" || given == "None" || given == "NONE" || given == "notset" || given == "NOTSET";
-  if (!none) {
-    resolve_conv_transpose(kBackpropData, output_delta, filter, std::nullopt, attributes);  // the checks, auto_pad's among them
-    attributes.auto_pad = "valid";
-  }
+  if (!is_explicit(kBackpropData.op, auto_pad)) attributes.auto_pad = "valid";
   return call_resolved(Operation::conv_transpose, output_delta, filter, std::nullopt,
                        resolve_conv_transpose(kBackpropData, output_delta, filter, std::nullopt, attributes), attributes);
 }
