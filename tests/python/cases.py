@@ -12,7 +12,8 @@ import zlib
 import torch
 import torch.nn.functional as F
 
-CASES = pathlib.Path(__file__).resolve().parents[1] / "cases.txt"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CASES = ROOT / "tests" / "cases.txt"
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 DATA_FORMATS = ("NXC", "NCX")
 WEIGHTS_FORMATS = ("XOI", "IOX")

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import torch_ext  # noqa: F401  loads the operators
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from cases import ROOT
 
 
 def build_folder() -> pathlib.Path:

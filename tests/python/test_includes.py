@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from conftest import ROOT
+from cases import ROOT
 
 # What `#include` may name in each folder, besides its own folder and the C++ standard library.
 OWN = {
