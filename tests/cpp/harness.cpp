@@ -225,6 +225,7 @@ std::vector<uint64_t> Harness::run(const cpu::Plan& plan, const Problem& p, cons
   Operand bias(bias_, channels, {0, 1, {0, 0, 0}}, p.type, against);
   if (p.bias) bias.write(data.bias);
   void* workspace = workspace_.place(plan.workspace_bytes(), 64, against);
+  std::memset(workspace, int(stale), plan.workspace_bytes());
 
   plan.run({operands[0].memory, operands[1].memory, operands[2].memory, p.bias ? bias.memory : nullptr, workspace}, parallel);
 

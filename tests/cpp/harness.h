@@ -84,6 +84,9 @@ class Harness {
   std::vector<uint64_t> run(const cpu::Plan& plan, const Problem& problem, const Data& data, const cpu::Parallel& parallel,
                             Against against = Against::end);
 
+  // What an earlier call may have left in the workspace: NaN, or with another byte ordinary numbers.
+  std::byte stale = kPoison;
+
  private:
   struct Operand;
   Fence x_, w_, y_, bias_, workspace_;
