@@ -67,8 +67,9 @@ class Wide final : public Plan {
   int64_t cells_[kAxes];     // of a block
   Planes<Real> planes_;
   int64_t result_extent_[kAxes];
-  bool in_place_output_;  // lines of the result are woven right into the tensor
-  int64_t line_;          // cells of a flattened plane, in whole vectors
+  bool in_place_output_;   // lines of the result are woven right into the tensor
+  int64_t group_weights_;  // packed for one group: of the taps that reach a position, and no others
+  int64_t line_;           // cells of a flattened plane, in whole vectors
   std::vector<Phase> phases_;
   Layout layout_;
   Layout::Part weights_part_, bias_part_, planes_part_, lines_part_, results_part_;
@@ -90,7 +91,7 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   choose_blocks();
   index_phases();
   const int64_t real = sizeof(Real);
-  weights_part_ = layout_.shared(g.groups * g.w_positions() * depth_ * columns_ * real);
+  weights_part_ = layout_.shared(g.groups * group_weights_ * real);
   bias_part_ = layout_.shared(g.groups * columns_ * real);
   // A tile may read up to a line's padding past the last plane.
   planes_part_ = layout_.per_thread((groups_ * depth_ * planes_.size() + line_) * real);
@@ -130,18 +131,18 @@ void Wide<Real>::choose_blocks() {
 
 template <class Real>
 void Wide<Real>::index_phases() {
-  int64_t packed = 0;
+  group_weights_ = 0;
   for (int64_t r0 = 0; r0 < axis_[0].out_step; ++r0)
     for (int64_t r1 = 0; r1 < axis_[1].out_step; ++r1)
       for (int64_t r2 = 0; r2 < axis_[2].out_step; ++r2) {
-        Phase phase{{r0, r1, r2}, {}, {}, packed};
+        Phase phase{{r0, r1, r2}, {}, {}, group_weights_};
         for (const PlaneTap& t0 : plane_axis_[0].phases[r0])
           for (const PlaneTap& t1 : plane_axis_[1].phases[r1])
             for (const PlaneTap& t2 : plane_axis_[2].phases[r2]) {
               phase.offsets.push_back(planes_.offset(t0, t1, t2));
               phase.weight_offsets.push_back(t0.k * p_.w.axis[0] + t1.k * p_.w.axis[1] + t2.k * p_.w.axis[2]);
             }
-        packed += int64_t(phase.offsets.size()) * depth_ * columns_;
+        group_weights_ += int64_t(phase.offsets.size()) * depth_ * columns_;
         phases_.push_back(std::move(phase));
       }
 }
@@ -166,7 +167,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   const Geometry& g = p_.geometry;
   Real* weights = layout_.at<Real>(workspace, weights_part_);
   Real* bias = layout_.at<Real>(workspace, bias_part_);
-  const int64_t group_weights = g.w_positions() * depth_ * columns_, batches = parts_of(g.groups, groups_);
+  const int64_t batches = parts_of(g.groups, groups_);
   if (buffers.bias) {
     tiles_->widen(p_.type, buffers.bias, bias, g.groups * columns_);
   } else {
@@ -174,10 +175,10 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   }
   parallel.for_each(batches, [&](int64_t batch, int) {
     for (int64_t group = batch * groups_; group < std::min((batch + 1) * groups_, g.groups); ++group)
-      pack_weights(buffers, group, weights + group * group_weights);
+      pack_weights(buffers, group, weights + group * group_weights_);
   });
   // An infinity or NaN times the zeros around a plane would spoil positions that do not read it.
-  if (!tiles_->finite(weights, g.groups * group_weights)) return make_direct(p_, parallel.threads)->run(buffers, parallel);
+  if (!tiles_->finite(weights, g.groups * group_weights_)) return make_direct(p_, parallel.threads)->run(buffers, parallel);
   parallel.for_each(items(), [&](int64_t index, int thread) {
     std::byte* scratch = layout_.thread(workspace, thread);
     Real* planes = layout_.at<Real>(scratch, planes_part_);
@@ -204,7 +205,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
       for (int a = 0; a < kAxes; ++a) to += block.begin[a] * axis_[a].out_step * out_.axis[a];
     }
     for (int64_t i = 0; i < count; ++i)
-      compute(block, planes + i * depth_ * planes_.size(), weights + (first + i) * group_weights, bias + (first + i) * columns_,
+      compute(block, planes + i * depth_ * planes_.size(), weights + (first + i) * group_weights_, bias + (first + i) * columns_,
               layout_.at<Real>(scratch, lines_part_), to + i * columns_ * strides.channel, strides);
     if (!in_place_output_) store(buffers, block, first, count, results);
   });
