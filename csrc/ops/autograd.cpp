@@ -92,7 +92,6 @@ auto make_node() {
 struct DerivativeBackward final : Node {
   Operation operation = Operation::conv_transpose;
   SavedForm form;
-  bool has_bias = false;
   SavedVariable saved[2];  // the operands
 
   std::string name() const override {
@@ -111,16 +110,23 @@ struct DerivativeBackward final : Node {
   }
 
   variable_list apply(variable_list&& grads) override {
-    variable_list result(has_bias ? 3 : 2);
-    if (!grads[0].defined()) return result;
+    std::vector<bool> needs;
+    for (size_t i = 0; i < num_outputs(); ++i) needs.push_back(task_should_compute_output(i));
+    // Each operand is needed for the other one's gradient.
+    return derivatives(grads[0], {needs[1] ? saved[0].unpack() : Tensor(), needs[0] ? saved[1].unpack() : Tensor()}, needs);
+  }
+
+  // The gradients that `needs` asks for: of the operands, and of the bias where there are three.
+  variable_list derivatives(const Tensor& grad, const variable_list& given, const std::vector<bool>& needs) const {
+    variable_list result(needs.size());
+    if (!grad.defined()) return result;
     const auto operands = operands_of(operation);
     std::array<Tensor, 3> t;
-    t[result_of(operation)] = grads[0];
+    t[result_of(operation)] = grad;
+    for (int i = 0; i < 2; ++i) t[operands[i]] = given[i];
     for (int i = 0; i < 2; ++i)
-      if (task_should_compute_output(1 - i)) t[operands[i]] = saved[i].unpack();
-    for (int i = 0; i < 2; ++i)
-      if (task_should_compute_output(i)) result[i] = form.derivative(operands[i], t);
-    if (has_bias && task_should_compute_output(2)) result[2] = bias_gradient(grads[0]);
+      if (needs[i]) result[i] = form.derivative(operands[i], t);
+    if (needs.size() == 3 && needs[2]) result[2] = bias_gradient(grad);
     return result;
   }
 
@@ -133,9 +139,10 @@ struct DerivativeBackward final : Node {
     return grad.sum(others);
   }
 
+  // ---- Compiled autograd: what the gradients depend on, and the gradients as a function of it ----
+
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     args.collect(int64_t(operation));
-    args.collect(has_bias);
     args.collect(form.groups);
     args.collect(form.data_format);
     args.collect(form.weights_format);
@@ -144,14 +151,49 @@ struct DerivativeBackward final : Node {
   }
 
   variable_list apply_with_saved(const variable_list& grads, torch::dynamo::autograd::SwapSavedVariables& swap) override {
+    namespace dynamo = torch::dynamo::autograd;
     swap.before(form.groups);
     form.for_each_size([&](auto& sizes) { swap.before(sizes); });
     for (SavedVariable& s : saved) swap.before(s);
-    variable_list result = apply(variable_list(grads));
+
+    std::vector<bool> needs;
+    for (size_t i = 0; i < num_outputs(); ++i) needs.push_back(task_should_compute_output(i));
+    dynamo::PackedArgs packed;
+    packed.pack(int64_t(operation));
+    packed.pack(needs);
+    packed.pack(variable_list{saved[0].unpack(), saved[1].unpack()});
+    packed.pack(std::vector<SymInt>{form.groups});
+    packed.pack(form.data_format);
+    packed.pack(form.weights_format);
+    form.for_each_size([&](auto& sizes) { packed.pack(sizes); });
+    std::vector<at::TypePtr> schema;
+    for (const at::IValue& value : packed.vec()) schema.push_back(value.type());
+    const auto& compiler = dynamo::getPyCompilerInterface();
+    const std::string function =
+        compiler->bind_function(swap.get_py_compiler(), name(), functional, schema, /*is_custom_function=*/true);
+    const variable_list result =
+        compiler->call_function(swap.get_py_compiler(), "apply_functional", function, grads, packed.vec(),
+                                dynamo::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+                                    dynamo::get_input_metadata(next_edges())));
+
     swap.after(form.groups);
     form.for_each_size([&](auto& sizes) { swap.after(sizes); });
     for (SavedVariable& s : saved) swap.after(s);
     return result;
+  }
+
+  // What compiled autograd calls with the values that apply_with_saved has packed.
+  static variable_list functional(const variable_list& grads, const std::vector<at::IValue>& args) {
+    torch::dynamo::autograd::PackedArgs packed(args);
+    DerivativeBackward node;
+    node.operation = Operation(packed.unpack<int64_t>());
+    const auto needs = packed.unpack<std::vector<bool>>();
+    const auto given = packed.unpack<variable_list>();
+    node.form.groups = packed.unpack<std::vector<SymInt>>()[0];
+    node.form.data_format = packed.unpack<std::string>();
+    node.form.weights_format = packed.unpack<std::string>();
+    node.form.for_each_size([&](auto& sizes) { sizes = packed.unpack<std::vector<SymInt>>(); });
+    return node.derivatives(grads[0], given, needs);
   }
 };
 
@@ -173,7 +215,6 @@ Tensor differentiable(Operation operation, const Tensor& first, const Tensor& se
     node->set_next_edges(bias ? collect_next_edges(first, second, *bias) : collect_next_edges(first, second));
     node->operation = operation;
     node->form = saved;
-    node->has_bias = bias.has_value();
     node->saved[0] = SavedVariable(first, /*is_output=*/false);
     node->saved[1] = SavedVariable(second, /*is_output=*/false);
   }
