@@ -110,6 +110,7 @@ struct Problem {
   bool bias = false;      // conv_transpose only: one value for each output channel, contiguous
   Geometry geometry;
   Strides x, w, y;
+  bool transforms_allowed = true;  // algorithms whose bits depend on the batch size (Winograd is chosen by the amount of work)
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 

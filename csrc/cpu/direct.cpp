@@ -110,6 +110,6 @@ class Direct final : public Plan {
 
 }  // namespace
 
-std::shared_ptr<Plan> make_direct(const Problem& problem, int) { return std::make_shared<Direct>(problem); }
+std::shared_ptr<Plan> make_direct(const Problem& problem, const Request&) { return std::make_shared<Direct>(problem); }
 
 }  // namespace torch_ext::cpu

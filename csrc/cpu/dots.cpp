@@ -104,7 +104,7 @@ void Dots<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     for (int64_t i = 0; i < count; ++i) store(buffers, first + i, sums + i * pairs() * taps());
   });
   // An infinity or NaN in x times the zeros around y would spoil taps that do not connect the two.
-  if (!finite) make_direct(p_, parallel.threads)->run(buffers, parallel);
+  if (!finite) make_direct(p_, {})->run(buffers, parallel);
 }
 
 // Adds one block of positions of one sample to sums[group][ic][oc][tap]; returns whether x is finite in it.
@@ -162,18 +162,18 @@ void Dots<Real>::store(const Buffers& buffers, int64_t group, const Real* sums) 
       }
 }
 
-std::shared_ptr<Plan> make(const Problem& p, Isa isa, int threads) {
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   if (g.x_channels * g.y_channels > kMaxPairs || g.groups < kMinGroups) return nullptr;
-  if (p.type == Type::f64) return std::make_shared<Dots<double>>(p, isa, threads);
-  return std::make_shared<Dots<float>>(p, isa, threads);
+  if (p.type == Type::f64) return std::make_shared<Dots<double>>(p, isa, request.threads);
+  return std::make_shared<Dots<float>>(p, isa, request.threads);
 }
 
 }  // namespace
 
-std::shared_ptr<Plan> make_dots_avx512(const Problem& p, int threads) { return make(p, Isa::avx512, threads); }
-std::shared_ptr<Plan> make_dots_avx2(const Problem& p, int threads) { return make(p, Isa::avx2, threads); }
-std::shared_ptr<Plan> make_dots_portable(const Problem& p, int threads) { return make(p, Isa::portable, threads); }
+std::shared_ptr<Plan> make_dots_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
+std::shared_ptr<Plan> make_dots_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
+std::shared_ptr<Plan> make_dots_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }
 
 }  // namespace torch_ext::cpu

@@ -66,15 +66,15 @@ class Fold final : public Plan {
   Layout::Part inner_part_, bias_part_;
 };
 
-std::shared_ptr<Plan> make(const Problem& p, Isa isa, int threads) {
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (!foldable(p)) return nullptr;
-  return std::make_shared<Fold>(p, make_plan(folded(p), isa, threads));
+  return std::make_shared<Fold>(p, make_plan(folded(p), isa, request.threads));
 }
 
 }  // namespace
 
-std::shared_ptr<Plan> make_fold_avx512(const Problem& p, int threads) { return make(p, Isa::avx512, threads); }
-std::shared_ptr<Plan> make_fold_avx2(const Problem& p, int threads) { return make(p, Isa::avx2, threads); }
-std::shared_ptr<Plan> make_fold_portable(const Problem& p, int threads) { return make(p, Isa::portable, threads); }
+std::shared_ptr<Plan> make_fold_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
+std::shared_ptr<Plan> make_fold_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
+std::shared_ptr<Plan> make_fold_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }
 
 }  // namespace torch_ext::cpu

@@ -463,16 +463,16 @@ bool accepts(const Problem& p) {
          g.x_positions() > 0 && g.y_positions() > 0;
 }
 
-std::shared_ptr<Plan> make(const Problem& p, Isa isa, int threads) {
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (!accepts(p)) return nullptr;
-  if (p.type == Type::f64) return std::make_shared<Gather<double>>(p, isa, threads);
-  return std::make_shared<Gather<float>>(p, isa, threads);
+  if (p.type == Type::f64) return std::make_shared<Gather<double>>(p, isa, request.threads);
+  return std::make_shared<Gather<float>>(p, isa, request.threads);
 }
 
 }  // namespace
 
-std::shared_ptr<Plan> make_gather_avx512(const Problem& p, int threads) { return make(p, Isa::avx512, threads); }
-std::shared_ptr<Plan> make_gather_avx2(const Problem& p, int threads) { return make(p, Isa::avx2, threads); }
-std::shared_ptr<Plan> make_gather_portable(const Problem& p, int threads) { return make(p, Isa::portable, threads); }
+std::shared_ptr<Plan> make_gather_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
+std::shared_ptr<Plan> make_gather_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
+std::shared_ptr<Plan> make_gather_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }
 
 }  // namespace torch_ext::cpu

@@ -4,7 +4,14 @@
 #include "csrc/cpu/cpu.h"
 
 namespace torch_ext::cpu {
-#define KERNEL(isa, name, make) std::shared_ptr<Plan> make(const Problem& problem, int threads);
+
+struct Request {
+  int threads = 1;
+  // Asked for by name: a kernel then takes whatever it can compute, also what another one computes faster.
+  bool by_name = false;
+};
+
+#define KERNEL(isa, name, make) std::shared_ptr<Plan> make(const Problem& problem, const Request& request);
 #include "csrc/cpu/kernels.inc"
 #undef KERNEL
 }  // namespace torch_ext::cpu

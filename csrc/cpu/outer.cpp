@@ -412,19 +412,19 @@ void Outer<Real>::store(const Buffers& buffers, const Parallel& parallel, Real* 
   });
 }
 
-std::shared_ptr<Plan> make(const Problem& p, Isa isa, int threads) {
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::backward_weights || g.batch == 0 || g.w_size() == 0 || g.x_positions() == 0 ||
       g.y_positions() == 0)
     return nullptr;
-  if (p.type == Type::f64) return std::make_shared<Outer<double>>(p, isa, threads);
-  return std::make_shared<Outer<float>>(p, isa, threads);
+  if (p.type == Type::f64) return std::make_shared<Outer<double>>(p, isa, request.threads);
+  return std::make_shared<Outer<float>>(p, isa, request.threads);
 }
 
 }  // namespace
 
-std::shared_ptr<Plan> make_outer_avx512(const Problem& p, int threads) { return make(p, Isa::avx512, threads); }
-std::shared_ptr<Plan> make_outer_avx2(const Problem& p, int threads) { return make(p, Isa::avx2, threads); }
-std::shared_ptr<Plan> make_outer_portable(const Problem& p, int threads) { return make(p, Isa::portable, threads); }
+std::shared_ptr<Plan> make_outer_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
+std::shared_ptr<Plan> make_outer_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
+std::shared_ptr<Plan> make_outer_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }
 
 }  // namespace torch_ext::cpu

@@ -15,7 +15,7 @@ namespace {
 struct Kernel {
   Isa isa;
   const char* name;
-  std::shared_ptr<Plan> (*make)(const Problem&, int threads);
+  std::shared_ptr<Plan> (*make)(const Problem&, const Request&);
 };
 
 constexpr Kernel kKernels[] = {
@@ -35,7 +35,8 @@ struct CacheHash {
     uint64_t hash = 0;
     const auto mix = [&](int64_t v) { hash = (hash ^ uint64_t(v)) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29; };
     const Problem& p = key.problem;
-    mix(int64_t(p.operation) | int64_t(p.type) << 8 | int64_t(p.bias) << 16 | int64_t(key.threads) << 32);
+    mix(int64_t(p.operation) | int64_t(p.type) << 8 | int64_t(p.bias) << 16 | int64_t(p.transforms_allowed) << 17 |
+        int64_t(key.threads) << 32);
     for (int64_t v : {p.geometry.batch, p.geometry.groups, p.geometry.x_channels, p.geometry.y_channels}) mix(v);
     for (const Axis& a : p.geometry.axis)
       for (int64_t v : {a.x, a.w, a.y, a.stride, a.dilation, a.offset}) mix(v);
@@ -58,7 +59,7 @@ const char* environment(const char* name) {
 std::shared_ptr<const Plan> make_plan(const Problem& problem, Isa isa, int threads, const char* kernel) {
   for (const Kernel& k : kKernels) {
     if (k.isa > isa || (kernel && std::strcmp(kernel, k.name))) continue;
-    if (auto plan = k.make(problem, threads)) {
+    if (auto plan = k.make(problem, {threads, kernel != nullptr})) {
       plan->kernel = k.name;
       return plan;
     }

@@ -74,6 +74,11 @@ struct Tiles {
   void (*dot[kDotTaps + 1])(const DotTile<Real>&);                       // [taps]
   // to[offsets[j] + i] = from[i*pitch + j] for i < rows <= lanes, j < columns; zero for rows <= i < lanes.
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
+  // to[i] = factor * from[i], added to what is there where `add`.
+  void (*scale)(const Real* from, Real factor, Real* to, int64_t count, bool add);
+  // One axis of Winograd's F(3, 2), row by row: (d0-d2, d1+d2, d2-d1, d1-d3) and (m0+m1+m2, m1-m2, m1+m2-m3).
+  void (*winograd_input)(const Real* const* from, Real* const* to, int64_t count);
+  void (*winograd_output)(const Real* const* from, Real* const* to, int64_t count);
   // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns.
   void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);
   // to[j*step + r] = from[r*pitch + j] for j*step + r < count, r < step.

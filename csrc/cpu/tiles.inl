@@ -206,6 +206,42 @@ void weave(const typename V::Real* from, int64_t pitch, int64_t step, typename V
 }
 
 template <class V>
+void scale(const typename V::Real* from, typename V::Real factor, typename V::Real* to, int64_t count, bool add) {
+  const auto by = V::set(factor);
+  for (int64_t i = 0; i < count; i += V::lanes) {
+    const int64_t n = count - i;
+    V::store_first(to + i, n, V::fma(V::load_first(from + i, n), by, add ? V::load_first(to + i, n) : V::zero()));
+  }
+}
+
+template <class V>
+void winograd_input(const typename V::Real* const* from, typename V::Real* const* to, int64_t count) {
+  const auto minus = V::set(-1), plus = V::set(1);
+  for (int64_t i = 0; i < count; i += V::lanes) {
+    const int64_t n = count - i;
+    const auto d0 = V::load_first(from[0] + i, n), d1 = V::load_first(from[1] + i, n);
+    const auto d2 = V::load_first(from[2] + i, n), d3 = V::load_first(from[3] + i, n);
+    V::store_first(to[0] + i, n, V::fma(d2, minus, d0));
+    V::store_first(to[1] + i, n, V::fma(d1, plus, d2));
+    V::store_first(to[2] + i, n, V::fma(d1, minus, d2));
+    V::store_first(to[3] + i, n, V::fma(d3, minus, d1));
+  }
+}
+
+template <class V>
+void winograd_output(const typename V::Real* const* from, typename V::Real* const* to, int64_t count) {
+  const auto minus = V::set(-1), plus = V::set(1);
+  for (int64_t i = 0; i < count; i += V::lanes) {
+    const int64_t n = count - i;
+    const auto m1 = V::load_first(from[1] + i, n), m2 = V::load_first(from[2] + i, n);
+    const auto sum = V::fma(m1, plus, m2);
+    V::store_first(to[0] + i, n, V::fma(V::load_first(from[0] + i, n), plus, sum));
+    V::store_first(to[1] + i, n, V::fma(m2, minus, m1));
+    V::store_first(to[2] + i, n, V::fma(V::load_first(from[3] + i, n), minus, sum));
+  }
+}
+
+template <class V>
 void every_other(const typename V::Real* from, typename V::Real* to, int64_t count) {
   int64_t j = 0;
   for (; j + V::lanes < count; j += V::lanes) V::store(to + j, V::even(V::load(from + 2 * j), V::load(from + 2 * j + V::lanes)));
@@ -265,6 +301,9 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.transpose = transpose<V>;
   table.transpose_rows = transpose_rows<V>;
   table.weave = weave<V>;
+  table.scale = scale<V>;
+  table.winograd_input = winograd_input<V>;
+  table.winograd_output = winograd_output<V>;
   table.every_other = every_other<V>;
   table.finite = finite<V>;
   table.widen = V::widen;

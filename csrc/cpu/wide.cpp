@@ -178,7 +178,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
       pack_weights(buffers, group, weights + group * group_weights_);
   });
   // An infinity or NaN times the zeros around a plane would spoil positions that do not read it.
-  if (!tiles_->finite(weights, g.groups * group_weights_)) return make_direct(p_, parallel.threads)->run(buffers, parallel);
+  if (!tiles_->finite(weights, g.groups * group_weights_)) return make_direct(p_, {})->run(buffers, parallel);
   parallel.for_each(items(), [&](int64_t index, int thread) {
     std::byte* scratch = layout_.thread(workspace, thread);
     Real* planes = layout_.at<Real>(scratch, planes_part_);
@@ -287,20 +287,20 @@ void Wide<Real>::store(const Buffers& buffers, const Block& block, int64_t group
 }
 
 // Worth it where a vector of result channels would be at least half empty.
-std::shared_ptr<Plan> make(const Problem& p, Isa isa, int threads) {
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation == Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   const int64_t columns = p.operation == Operation::conv_transpose ? g.y_channels : g.x_channels;
   const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
   if (columns > std::max<int64_t>(1, lanes / 2)) return nullptr;
-  if (p.type == Type::f64) return std::make_shared<Wide<double>>(p, isa, threads);
-  return std::make_shared<Wide<float>>(p, isa, threads);
+  if (p.type == Type::f64) return std::make_shared<Wide<double>>(p, isa, request.threads);
+  return std::make_shared<Wide<float>>(p, isa, request.threads);
 }
 
 }  // namespace
 
-std::shared_ptr<Plan> make_wide_avx512(const Problem& p, int threads) { return make(p, Isa::avx512, threads); }
-std::shared_ptr<Plan> make_wide_avx2(const Problem& p, int threads) { return make(p, Isa::avx2, threads); }
-std::shared_ptr<Plan> make_wide_portable(const Problem& p, int threads) { return make(p, Isa::portable, threads); }
+std::shared_ptr<Plan> make_wide_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
+std::shared_ptr<Plan> make_wide_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
+std::shared_ptr<Plan> make_wide_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }
 
 }  // namespace torch_ext::cpu

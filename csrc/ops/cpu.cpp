@@ -63,7 +63,8 @@ Tensor run(Operation operation, const Tensor& first, const Tensor& second, const
   const Tensor& src = operation == Operation::backward_data ? result : first;
   const Tensor& weights = operation == Operation::backward_weights ? result : second;
   const Tensor& dst = operation == Operation::conv_transpose ? result : operation == Operation::backward_data ? first : second;
-  const Problem problem = problem_of(operation, src, weights, dst, bias.has_value(), form);
+  Problem problem = problem_of(operation, src, weights, dst, bias.has_value(), form);
+  problem.transforms_allowed = !at::globalContext().deterministicAlgorithms();
   const Tensor dense_bias = bias ? bias->contiguous() : Tensor();
   const cpu::Parallel parallel = torch_threads();
   const auto plan = cpu::cached_plan(problem, parallel.threads);

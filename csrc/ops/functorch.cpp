@@ -91,12 +91,23 @@ Tensor batch_rule(Operation operation, const Tensor& first, const Tensor& second
   if (bias) c = unwrap(*bias);
   const Operand& some = a.batch ? a : b.batch ? b : *c;
   const SymInt count = some.value.sym_size(*some.batch);
-  TORCH_CHECK(count != 0, "torch_ext: a vmap must have at least one member");
-  const Batched r = batched(operation, a, b, c, form, count);
+  const bool empty = count.maybe_as_int() == 0;
+  // The sizes of a member cannot be told from a result without members: where there are none, one of zeros stands in, and is
+  // dropped.
+  const auto member = [&](const Operand& t) {
+    if (!empty || !t.batch) return t;
+    c10::SymDimVector sizes(t.value.sym_sizes());
+    sizes[*t.batch] = 1;
+    return Operand{t.value.new_zeros_symint(sizes), t.batch};
+  };
+  if (c) c = member(*c);
+  const SymInt members = empty ? SymInt(1) : count;
+  const Batched r = batched(operation, member(a), member(b), c, form, members);
   c10::SymDimVector sizes(r.result.sym_sizes());
-  sizes[r.dim] = sizes[r.dim] / count;
-  sizes.insert(sizes.begin() + r.dim, count);
-  return makeBatched(r.result.view_symint(sizes), r.dim, level);
+  sizes[r.dim] = sizes[r.dim] / members;
+  sizes.insert(sizes.begin() + r.dim, members);
+  const Tensor result = r.result.view_symint(sizes);
+  return makeBatched(empty ? result.narrow(r.dim, 0, 0) : result, r.dim, level);
 }
 
 }  // namespace

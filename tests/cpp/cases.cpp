@@ -236,7 +236,8 @@ Problem make_problem(const Case& c, Operation operation, Type type, const Layout
           g,
           dense(x_extents(g), layouts.data),
           dense(w_extents(g), layouts.weights),
-          dense(y_extents(g), layouts.data)};
+          dense(y_extents(g), layouts.data),
+          /*transforms_allowed=*/true};
 }
 
 }  // namespace torch_ext::test
