@@ -65,7 +65,7 @@ googletest:
 	  libgtest-dev libbenchmark-dev,GoogleTest or Google Benchmark is)
 
 test-cpp: googletest library
-	$(configure) -DTORCH_EXT_TESTS=ON > $(BUILD)/configure.log
+	$(configure) -DTORCH_EXT_TESTS=ON -DTORCH_EXT_BENCHMARKS=ON > $(BUILD)/configure.log
 	cmake --build $(BUILD) --parallel $(jobs)
 	ctest --test-dir $(BUILD) --parallel $(jobs) --output-on-failure --progress
 

@@ -150,9 +150,14 @@ const std::vector<Case>& small_cases() {
   return cases;
 }
 
+const std::vector<Case>& large_cases() {
+  static const std::vector<Case> cases = select(true);
+  return cases;
+}
+
 const std::vector<Case>& reduced_cases() {
   static const std::vector<Case> cases = [] {
-    std::vector<Case> cases = select(true);
+    std::vector<Case> cases = large_cases();
     for (Case& c : cases) c = reduce(c, 8'000'000);
     return cases;
   }();

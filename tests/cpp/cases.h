@@ -24,7 +24,8 @@ struct Case {
 // Reads one line; throws std::invalid_argument with the line where it makes no sense.
 Case parse_case(const std::string& line);
 const std::vector<Case>& small_cases();
-// The large ones with batch and extents of x cut until L has at most `terms` terms.
+const std::vector<Case>& large_cases();
+// The same with batch and extents of x cut until L has at most `terms` terms.
 const std::vector<Case>& reduced_cases();
 void PrintTo(const Case& c, std::ostream* os);
 

@@ -1,0 +1,84 @@
+"""What a run ends in: a table, a JSON file and a plot."""
+
+import json
+import platform
+from datetime import date
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+
+import torch_ext
+
+from .measure import geometric_mean
+
+
+def environment() -> dict[str, str]:
+    cpu = platform.processor()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            cpu = line.split(":", 1)[1].strip()
+    config = dict(line.split(": ", 1) for line in torch_ext.show_config().splitlines())
+    versions = {"torch_ext": torch_ext.__version__, "torch": torch.__version__}
+    for name in ("onnxruntime", "openvino"):
+        try:
+            versions[name] = __import__(name).__version__
+        except ImportError:
+            versions[name] = "not installed"
+    return {"cpu": cpu, "instruction set": config["instruction set in use"], "date": str(date.today()), **versions}
+
+
+def table(rows: list[dict], peaks: dict[int, float]) -> str:
+    """Markdown: a line for each layer, the worst against the best peer first, and the geometric means."""
+    text = []
+    for step, threads in dict.fromkeys((r["step"], r["threads"]) for r in rows):
+        chosen = sorted((r for r in rows if (r["step"], r["threads"]) == (step, threads)), key=lambda r: r["ratios"]["best peer"])
+        peers = list(dict.fromkeys(p for r in chosen for p in r["ratios"] if p != "best peer")) + ["best peer"]
+        plural = "thread" if threads == 1 else "threads"
+        text += ["", f"**{step}, {threads} {plural}**: times faster than", ""]
+        text += ["| layer | ms | GFLOP/s | of matmul | " + " | ".join(peers) + " |", "|---" * (4 + len(peers)) + "|"]
+        for r in chosen:
+            ms = min(v for k, v in r["milliseconds"].items() if k.startswith("torch_ext"))
+            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}", f"{100 * r['gflops'] / peaks[threads]:.0f} %"]
+            text.append("| " + " | ".join(cells + [f"{r['ratios'][p]:.2f}" if p in r["ratios"] else "" for p in peers]) + " |")
+        means = [f"**{geometric_mean(r['ratios'][p] for r in chosen if p in r['ratios']):.2f}**" for p in peers]
+        text.append("| **geometric mean** | | | | " + " | ".join(means) + " |")
+    return "\n".join(text[1:])
+
+
+def plot(rows: list[dict], path: Path, title: str) -> None:
+    """Bars of the ratios to each peer, layer by layer, on a logarithmic axis."""
+    groups = list(dict.fromkeys((r["step"], r["threads"]) for r in rows))
+    layers = list(dict.fromkeys(r["layer"] for r in rows))
+    figure, axes = plt.subplots(len(groups), 1, figsize=(max(8, 0.5 * len(layers)), 3.2 * len(groups)), squeeze=False)
+    for (step, threads), ax in zip(groups, axes[:, 0]):
+        chosen = sorted((r for r in rows if (r["step"], r["threads"]) == (step, threads)), key=lambda r: r["ratios"]["best peer"])
+        peers = list(dict.fromkeys(p for r in chosen for p in r["ratios"] if p != "best peer"))
+        for i, peer in enumerate(peers):
+            at = [j + (i - len(peers) / 2 + 0.5) * 0.8 / len(peers) for j, r in enumerate(chosen) if peer in r["ratios"]]
+            ax.bar(at, [r["ratios"][peer] for r in chosen if peer in r["ratios"]], 0.8 / len(peers), label=peer)
+        ax.axhline(1, color="black", linewidth=0.8)
+        ax.set_yscale("log")
+        ax.set_yticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
+        ax.set_xticks(range(len(chosen)), [r["layer"] for r in chosen], rotation=60, ha="right", fontsize=7)
+        ax.set_ylabel("times faster than")
+        ax.set_title(f"{step}, {threads} thread{'s' * (threads > 1)}", fontsize=9)
+        ax.legend(fontsize=7, ncols=4)
+    figure.suptitle(title, fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def write(rows: list[dict], peaks: dict[int, float], out: Path, name: str) -> str:
+    """Writes NAME.json and NAME.png into `out`; returns the table with a line that says where it was measured."""
+    where = environment()
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(dict(environment=where, matmul_gflops=peaks, layers=rows), indent=1))
+    line = ", ".join(f"{k} {v}" for k, v in where.items())
+    plot(rows, out / f"{name}.png", line)
+    peak = ", ".join(f"{v:.0f} GFLOP/s on {k} thread{'s' * (k > 1)}" for k, v in peaks.items())
+    return f"{table(rows, peaks)}\n\nMeasured: {line}. A large float32 matmul in the same run: {peak}."
