@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kBoxBytes = 96 << 10;  // of the planes of x, and of y, of a block: together well inside L2
 constexpr int64_t kMaxPairs = 4;         // channel pairs of a group; above it the outer kernel's lanes are full enough
-constexpr int64_t kMinGroups = 8;        // fewer do not occupy the threads
+constexpr int64_t kMinGroups = 8;        // fewer do not occupy the threads, which matters from this much work on:
+constexpr double kMinFlops = 4e6;
 
 int64_t parts_of(int64_t value, int64_t part) { return (value + part - 1) / part; }
 
@@ -165,7 +166,9 @@ void Dots<Real>::store(const Buffers& buffers, int64_t group, const Real* sums) 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  if (g.x_channels * g.y_channels > kMaxPairs || g.groups < kMinGroups) return nullptr;
+  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
+  if (g.x_channels * g.y_channels > kMaxPairs) return nullptr;
+  if (g.groups < kMinGroups && flops > kMinFlops && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Dots<double>>(p, isa, request.threads);
   return std::make_shared<Dots<float>>(p, isa, request.threads);
 }

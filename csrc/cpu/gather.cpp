@@ -26,6 +26,7 @@ constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
 constexpr double kItemFlops = 4e6;            // about 20 to 50 microseconds: below it a fork costs more than it gains
 constexpr int64_t kItems = 64;                // items to aim for, so that any number of threads up to that has work
 constexpr int64_t kPackBytes = 256 << 10;     // of weights, for one thread at a time
+constexpr int64_t kMaxTerms = 128;            // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kDepthBytes = 24 << 10;     // of a panel that stays in L1 while the tiles of a block pass over it
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -432,7 +433,7 @@ void Gather<Real>::run_phase(const Phase& phase, const Real* panel, int64_t vect
   };
   if (phase.taps == 0) return pass(0, 0, 0, 0, true);
   // A slice of the panel that fits L1 at a time: several taps, or a part of one.
-  const int64_t slice = std::max<int64_t>(8, kDepthBytes / (width * int64_t(sizeof(Real))));
+  const int64_t slice = std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
   const int64_t taps_at_once = std::clamp<int64_t>(slice / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
   const int64_t parts = (depth_ + slice - 1) / slice, part = (depth_ + parts - 1) / parts;
   for (int64_t tap = 0; tap < phase.taps; tap += taps_at_once)

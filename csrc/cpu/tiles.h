@@ -11,8 +11,11 @@ namespace torch_ext::cpu {
 inline constexpr int kMaxVectors = 4;  // vectors of a tile's row
 inline constexpr int kMaxRows = 12;    // rows of a tile
 
+// Tiles sum from zero and add to init, or to what `out` holds, in the end: the shorter the sums, the smaller their rounding
+// errors, so long ones are made of several calls.
+
 // A gather tile: out[m][n] = init[n] + sum over t < taps, c < depth of rows[t][m][first + c] * panels[t][(first + c)*width + n]
-// for m < rows of the tile and n < columns <= width = vectors * lanes. A null `init` goes on from what `out` holds.
+// for m < rows of the tile and n < columns <= width = vectors * lanes. A null `init` stands for what `out` holds.
 template <class Real>
 struct GatherTile {
   const Real* const* rows;  // rows[t * row_pitch + m]
@@ -39,8 +42,8 @@ struct OuterTile {
   int64_t out_pitch, columns;
 };
 
-// A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] + sum over c < depth, t < taps of
-// weights[(c*taps + t)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < vectors * lanes.
+// A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over c < depth, t <
+// taps of weights[(c*taps + t)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < vectors * lanes.
 inline constexpr int kWideRows = 4, kWideVectors = 12;
 template <class Real>
 struct WideTile {

@@ -9,18 +9,8 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
   constexpr int width = Vectors * V::lanes;
   typename V::Reg acc[Rows][Vectors];
   const int64_t last = t.columns - (Vectors - 1) * V::lanes;  // valid lanes of the last vector
-  if (t.init) {
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
-      const auto start = V::load(t.init + v * V::lanes);
-      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][v] = start;
-    }
-  } else {
-    TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-      const Real* from = t.out[m] + t.out_offset;
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) acc[m][v] = V::load(from + v * V::lanes);
-      acc[m][Vectors - 1] = V::load_first(from + (Vectors - 1) * V::lanes, last);
-    }
-  }
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
   for (int64_t tap = 0; tap < t.taps; ++tap) {
     const Real* a[Rows];
     TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) a[m] = t.rows[tap * t.row_pitch + m] + t.first;
@@ -38,8 +28,11 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
   }
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
     Real* to = t.out[m] + t.out_offset;
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) V::store(to + v * V::lanes, acc[m][v]);
-    V::store_first(to + (Vectors - 1) * V::lanes, last, acc[m][Vectors - 1]);
+    const Real* start = t.init ? t.init : to;
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v)
+      V::store(to + v * V::lanes, V::add(V::load(start + v * V::lanes), acc[m][v]));
+    const auto end = V::load_first(start + (Vectors - 1) * V::lanes, last);
+    V::store_first(to + (Vectors - 1) * V::lanes, last, V::add(end, acc[m][Vectors - 1]));
   }
 }
 
@@ -48,11 +41,8 @@ void outer_tile(const OuterTile<typename V::Real>& t) {
   using Real = typename V::Real;
   typename V::Reg acc[Rows][Vectors];
   const int64_t last = t.columns - (Vectors - 1) * V::lanes;
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-    const Real* from = t.out + m * t.out_pitch;
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) acc[m][v] = V::load(from + v * V::lanes);
-    acc[m][Vectors - 1] = V::load_first(from + (Vectors - 1) * V::lanes, last);
-  }
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
   const auto mask = V::first(last);
   for (int64_t r = 0; r < t.run_count; ++r) {
     const Real* a = t.runs[r].a + t.a_offset;
@@ -71,8 +61,10 @@ void outer_tile(const OuterTile<typename V::Real>& t) {
   }
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
     Real* to = t.out + m * t.out_pitch;
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) V::store(to + v * V::lanes, acc[m][v]);
-    V::store_first(to + (Vectors - 1) * V::lanes, last, acc[m][Vectors - 1]);
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v)
+      V::store(to + v * V::lanes, V::add(V::load(to + v * V::lanes), acc[m][v]));
+    const auto end = V::load_first(to + (Vectors - 1) * V::lanes, last);
+    V::store_first(to + (Vectors - 1) * V::lanes, last, V::add(end, acc[m][Vectors - 1]));
   }
 }
 
@@ -80,7 +72,7 @@ template <class V, int Rows, int Vectors>
 void wide_tile(const WideTile<typename V::Real>& t) {
   typename V::Reg acc[Rows][Vectors];
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::set(t.init[m]);
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
   const auto* w = t.weights;
   for (int64_t c = 0; c < t.depth; ++c) {
     const auto* plane = t.in + c * t.in_pitch;
@@ -95,7 +87,10 @@ void wide_tile(const WideTile<typename V::Real>& t) {
     }
   }
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) V::store(t.out + m * t.out_pitch + v * V::lanes, acc[m][v]);
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
+      auto* to = t.out + m * t.out_pitch + v * V::lanes;
+      V::store(to, V::add(t.init ? V::set(t.init[m]) : V::load(to), acc[m][v]));
+    }
 }
 
 template <class V, int Taps>

@@ -30,6 +30,7 @@ struct F32 {
   static Reg load_first(const float* p, int64_t n) { return n >= lanes ? load(p) : load_masked(p, first(n)); }
   static void store_first(float* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, first(n), v); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
+  static Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
   // a0 b0 a1 b1 ...: the first and the second half.
   static Reg weave_low(Reg a, Reg b) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20); }
   static Reg weave_high(Reg a, Reg b) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31); }
@@ -121,6 +122,7 @@ struct F64 {
   static Reg load_first(const double* p, int64_t n) { return n >= lanes ? load(p) : load_masked(p, first(n)); }
   static void store_first(double* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, first(n), v); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_pd(a, b, c); }
+  static Reg add(Reg a, Reg b) { return _mm256_add_pd(a, b); }
   // a0 b0 a1 b1 ...: the first and the second half.
   static Reg weave_low(Reg a, Reg b) { return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x20); }
   static Reg weave_high(Reg a, Reg b) { return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31); }

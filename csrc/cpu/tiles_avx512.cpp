@@ -30,6 +30,7 @@ struct F32 {
   static Reg load_first(const float* p, int64_t n) { return load_masked(p, first(n)); }
   static void store_first(float* p, int64_t n, Reg v) { store_masked(p, first(n), v); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+  static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   // a0 b0 a1 b1 ...: the first and the second half.
   static Reg weave_low(Reg a, Reg b) {
     return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), b);
@@ -119,6 +120,7 @@ struct F64 {
   static Reg load_first(const double* p, int64_t n) { return load_masked(p, first(n)); }
   static void store_first(double* p, int64_t n, Reg v) { store_masked(p, first(n), v); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_pd(a, b, c); }
+  static Reg add(Reg a, Reg b) { return _mm512_add_pd(a, b); }
   static Reg even(Reg a, Reg b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), b); }
   static Reg weave_low(Reg a, Reg b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), b); }
   static Reg weave_high(Reg a, Reg b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), b); }

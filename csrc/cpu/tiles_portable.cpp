@@ -31,6 +31,7 @@ struct Vec {
   static Reg load_first(const T* p, int64_t n) { return n >= lanes ? load(p) : load_masked(p, n); }
   static void store_first(T* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, n, v); }
   static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+  static Reg add(Reg a, Reg b) { return a + b; }
   // a0 b0 a1 b1 ...: the first and the second half.
   static Reg weave_low(Reg a, Reg b) { return weave_from(a, b, 0); }
   static Reg weave_high(Reg a, Reg b) { return weave_from(a, b, lanes / 2); }

@@ -15,6 +15,7 @@ namespace torch_ext::cpu {
 namespace {
 
 constexpr int64_t kBoxBytes = 192 << 10;  // of the planes of a block, and of its results: each well inside L2
+constexpr int64_t kMaxTerms = 128;        // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kMinCells = 64;
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;
@@ -246,20 +247,16 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
         for (int64_t r2 = 0; r2 < step; ++r2) {
           const Phase& phase = phases_[first + size_t(r2)];
           const int64_t taps = int64_t(phase.offsets.size());
-          WideTile<Real> tile{planes + j0 * planes_.pitch(0),
-                              planes_.size(),
-                              depth_,
-                              taps,
-                              phase.offsets.data(),
-                              weights + phase.packed + m * depth_ * taps,
-                              bias + m,
-                              lines + r2 * rows * line_,
-                              line_};
+          const int64_t channels = std::clamp<int64_t>(kMaxTerms / std::max<int64_t>(taps, 1), 1, depth_);
           const int64_t count = parts_of(vectors, most);
           for (int64_t i = 0, done = 0; i < count; ++i) {
             const int64_t part = (vectors - done) / (count - i);
-            tiles_->wide[rows][part](tile);
-            tile.in += part * lanes(), tile.out += part * lanes(), done += part;
+            for (int64_t c = 0; c < depth_; c += channels)
+              tiles_->wide[rows][part]({planes + j0 * planes_.pitch(0) + c * planes_.size() + done * lanes(), planes_.size(),
+                                        std::min(channels, depth_ - c), taps, phase.offsets.data(),
+                                        weights + phase.packed + (m * depth_ + c * rows) * taps, c ? nullptr : bias + m,
+                                        lines + r2 * rows * line_ + done * lanes(), line_});
+            done += part;
           }
         }
         for (int64_t i = 0; i < rows; ++i)

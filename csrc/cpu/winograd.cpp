@@ -23,6 +23,7 @@ namespace {
 constexpr int64_t kPoints = 4, kResults = 3;  // along an axis
 constexpr int64_t kInputBytes = 512 << 10;    // transformed input of a block: half of L2
 constexpr int64_t kMaxTiles = 96;             // of a block: beyond this the weights' trip into L1 is amortised
+constexpr int64_t kMaxTerms = 128;            // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kDepthBytes = 24 << 10;     // of a panel that stays in L1 while tiles pass over it
 constexpr int64_t kItems = 32;
 constexpr int64_t kMinDepth = 64,
@@ -375,7 +376,7 @@ void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, c
   alignas(64) static constexpr float kNothing[kMaxVectors * 16] = {};
   int64_t ones = 0;
   for (const WinogradAxis& a : axis_) ones = ones * a.points + (a.transformed ? 1 : 0);
-  const int64_t slice = std::max<int64_t>(8, kDepthBytes / (width * int64_t(sizeof(float))));
+  const int64_t slice = std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(float))), 8, kMaxTerms);
   const int64_t slices = parts_of(depth, slice), part = parts_of(depth, slices);
   const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(tiles, tallest);
   for (int64_t point = 0; point < points_; ++point) {
