@@ -102,6 +102,8 @@ def onnxruntime(case, dtype, step, threads):
     model, x = _onnx_model(case)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    # Its threads would otherwise spin between its turns, on the cores of whoever is measured next.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # what it cannot run it says in exceptions of its own

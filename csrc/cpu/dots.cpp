@@ -8,6 +8,7 @@
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/planes.h"
+#include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 
 namespace torch_ext::cpu {
@@ -17,8 +18,6 @@ constexpr int64_t kBoxBytes = 96 << 10;  // of the planes of x, and of y, of a b
 constexpr int64_t kMaxPairs = 4;         // channel pairs of a group; above it the outer kernel's lanes are full enough
 constexpr int64_t kMinGroups = 8;        // fewer do not occupy the threads, which matters from this much work on:
 constexpr double kMinFlops = 4e6;
-
-int64_t parts_of(int64_t value, int64_t part) { return (value + part - 1) / part; }
 
 template <class Real>
 class Dots final : public Plan {

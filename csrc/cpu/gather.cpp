@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <numeric>
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
+#include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 
 namespace torch_ext::cpu {
@@ -28,8 +28,6 @@ constexpr int64_t kItems = 64;                // items to aim for, so that any n
 constexpr int64_t kPackBytes = 256 << 10;     // of weights, for one thread at a time
 constexpr int64_t kMaxTerms = 128;            // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kDepthBytes = 24 << 10;     // of a panel that stays in L1 while the tiles of a block pass over it
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Strides of rows of channels: sample, then axes.
 struct RowStrides {
@@ -67,14 +65,14 @@ class Gather final : public Plan {
   bool pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const;
   void run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, bool finite, std::byte* scratch) const;
   RowStrides load_input(const Buffers& buffers, const Block& block, int64_t group, Real* box, const Real*& origin) const;
-  int64_t point(const Block& block, const Real* origin, const RowStrides& in, Real* out_origin, const RowStrides& out,
-                const Real* zeros, std::byte* memory, std::vector<Phase>& phases) const;
+  void point(const Block& block, const Real* origin, const RowStrides& in, Real* out_origin, const RowStrides& out,
+             const Real* zeros, std::byte* memory, std::vector<Phase>& phases) const;
   void run_phase(const Phase& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                  const Real* bias) const;
   void run_phase_exactly(const Phase& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
                          int64_t out_offset, const Real* bias) const;
 
-  int64_t panel_vectors(int64_t panel) const { return std::min(vectors_, (columns_ - panel * width_ + lanes() - 1) / lanes()); }
+  int64_t panel_vectors(int64_t panel) const { return std::min(vectors_, parts_of(columns_ - panel * width_, lanes())); }
   int64_t lanes() const { return tiles_->lanes; }
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t group_panel_size() const { return taps() * depth_ * round_up(columns_, lanes()); }
@@ -119,10 +117,10 @@ Gather<Real>::Gather(const Problem& problem, Isa isa, int threads)
   in_place_input_ = same_type && (in_.channel == 1 || depth_ == 1);
   in_place_output_ = same_type && (out_.channel == 1 || columns_ == 1);
 
-  const int64_t total = (columns_ + lanes() - 1) / lanes();
-  panels_ = (total + tiles_->max_vectors - 1) / tiles_->max_vectors;
-  vectors_ = (total + panels_ - 1) / panels_;
-  panels_ = (total + vectors_ - 1) / vectors_;
+  const int64_t total = parts_of(columns_, lanes());
+  panels_ = parts_of(total, tiles_->max_vectors);
+  vectors_ = parts_of(total, panels_);
+  panels_ = parts_of(total, vectors_);
   width_ = vectors_ * lanes();
   packers_.emplace_back(*tiles_, p_.type, matrix, width_);
   packers_.emplace_back(*tiles_, p_.type, matrix, panel_vectors(panels_ - 1) * lanes());
@@ -184,8 +182,8 @@ void Gather<Real>::choose_blocks() {
     // The innermost axes first, then the samples; each axis is cut evenly.
     int64_t room = limit;
     for (int a = kAxes - 1; a >= 0; --a) {
-      const int64_t parts = (axis_[a].cells + room - 1) / room;
-      block_cells_[a] = parts ? (axis_[a].cells + parts - 1) / parts : 1;
+      const int64_t parts = parts_of(axis_[a].cells, room);
+      block_cells_[a] = parts ? parts_of(axis_[a].cells, parts) : 1;
       room = std::max<int64_t>(1, room / std::max<int64_t>(1, block_cells_[a]));
     }
     block_samples_ = std::clamp<int64_t>(room, 1, std::max<int64_t>(g.batch, 1));
@@ -197,8 +195,8 @@ void Gather<Real>::choose_blocks() {
 
 template <class Real>
 int64_t Gather<Real>::block_count() const {
-  int64_t count = (p_.geometry.batch + block_samples_ - 1) / block_samples_;
-  for (int a = 0; a < kAxes; ++a) count *= (axis_[a].cells + block_cells_[a] - 1) / block_cells_[a];
+  int64_t count = parts_of(p_.geometry.batch, block_samples_);
+  for (int a = 0; a < kAxes; ++a) count *= parts_of(axis_[a].cells, block_cells_[a]);
   return count;
 }
 
@@ -206,7 +204,7 @@ template <class Real>
 typename Gather<Real>::Block Gather<Real>::block(int64_t index) const {
   Block b;
   for (int a = kAxes - 1; a >= 0; --a) {
-    const int64_t parts = (axis_[a].cells + block_cells_[a] - 1) / block_cells_[a], part = index % parts;
+    const int64_t parts = parts_of(axis_[a].cells, block_cells_[a]), part = index % parts;
     b.cell[a] = {part * block_cells_[a], std::min((part + 1) * block_cells_[a], axis_[a].cells)};
     index /= parts;
   }
@@ -219,7 +217,7 @@ std::string Gather<Real>::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
   return "tile " + text(tiles_->max_rows[vectors_]) + "x" + text(width_) + ", block " + text(block_samples_) + "x" +
          text(block_cells_[0]) + "x" + text(block_cells_[1]) + "x" + text(block_cells_[2]) + ", " +
-         text(block_count() * p_.geometry.groups * ((panels_ + panels_per_item_ - 1) / panels_per_item_)) + " items" +
+         text(block_count() * p_.geometry.groups * (parts_of(panels_, panels_per_item_))) + " items" +
          (in_place_input_ ? "" : ", input boxed") + (in_place_output_ ? "" : ", output boxed");
 }
 
@@ -237,7 +235,7 @@ void Gather<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   const bool finite = pack_panels(buffers, parallel, layout_.at<Real>(workspace, panels_part_));
 
   // Panels outermost: what threads compute at the same time shares its panels in the outer caches.
-  const int64_t blocks = block_count(), slices = (panels_ + panels_per_item_ - 1) / panels_per_item_;
+  const int64_t blocks = block_count(), slices = parts_of(panels_, panels_per_item_);
   parallel.for_each(g.groups * slices * blocks, [&](int64_t index, int thread) {
     const int64_t slice = index / blocks % slices, group = index / blocks / slices;
     run_block(buffers, block(index % blocks), group,
@@ -251,7 +249,7 @@ template <class Real>
 bool Gather<Real>::pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const {
   const int64_t bytes = taps() * depth_ * width_ * int64_t(sizeof(Real));
   const int64_t chunk = round_up(std::max<int64_t>(1, depth_ * kPackBytes / std::max<int64_t>(bytes, 1)), 16);
-  const int64_t chunks = (depth_ + chunk - 1) / chunk, group_stride = p_.w.outer * p_.geometry.x_channels;
+  const int64_t chunks = parts_of(depth_, chunk), group_stride = p_.w.outer * p_.geometry.x_channels;
   std::atomic<bool> finite{true};
   parallel.for_each(p_.geometry.groups * panels_ * chunks, [&](int64_t index, int) {
     const int64_t begin = index % chunks * chunk, panel = index / chunks % panels_, group = index / chunks / panels_;
@@ -297,8 +295,8 @@ RowStrides Gather<Real>::load_input(const Buffers& buffers, const Block& block, 
 
 // Fills in the pointers of every phase of the block. `origin` and `out_origin` are where sample 0, position 0 would lie.
 template <class Real>
-int64_t Gather<Real>::point(const Block& block, const Real* origin, const RowStrides& in, Real* out_origin, const RowStrides& out,
-                            const Real* zeros, std::byte* memory, std::vector<Phase>& phases) const {
+void Gather<Real>::point(const Block& block, const Real* origin, const RowStrides& in, Real* out_origin, const RowStrides& out,
+                         const Real* zeros, std::byte* memory, std::vector<Phase>& phases) const {
   const Real** next_row = reinterpret_cast<const Real**>(memory);
   phases.clear();
   for (int64_t r0 = 0; r0 < axis_[0].out_step; ++r0)
@@ -350,7 +348,6 @@ int64_t Gather<Real>::point(const Block& block, const Real* origin, const RowStr
             }
         phases.push_back(phase);
       }
-  return next_row - reinterpret_cast<const Real**>(memory);
 }
 
 template <class Real>
@@ -422,7 +419,7 @@ void Gather<Real>::run_phase(const Phase& phase, const Real* panel, int64_t vect
                           out_offset,
                           fresh ? bias : nullptr,
                           columns};
-    const int64_t tallest = tiles_->max_rows[vectors], count = (phase.positions + tallest - 1) / tallest;
+    const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(phase.positions, tallest);
     for (int64_t i = 0, done = 0; i < count; ++i) {
       const int64_t rows = (phase.positions - done) / (count - i);  // tiles of even height
       tiles_->gather[vectors][rows](tile);
@@ -435,7 +432,7 @@ void Gather<Real>::run_phase(const Phase& phase, const Real* panel, int64_t vect
   // A slice of the panel that fits L1 at a time: several taps, or a part of one.
   const int64_t slice = std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
   const int64_t taps_at_once = std::clamp<int64_t>(slice / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
-  const int64_t parts = (depth_ + slice - 1) / slice, part = (depth_ + parts - 1) / parts;
+  const int64_t parts = parts_of(depth_, slice), part = parts_of(depth_, parts);
   for (int64_t tap = 0; tap < phase.taps; tap += taps_at_once)
     for (int64_t c = 0; c < depth_; c += part)
       pass(tap, std::min(taps_at_once, phase.taps - tap), c, std::min(part, depth_ - c), tap == 0 && c == 0);

@@ -11,6 +11,7 @@
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
+#include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 
 namespace torch_ext::cpu {
@@ -24,9 +25,6 @@ constexpr int64_t kPositionsOfPart = 256;   // adding a part costs as much as su
 constexpr int64_t kPartsBytes = 64 << 20;
 constexpr double kUnitFlops = 4e6;  // of weights that one thread sums at a time: 20 to 50 microseconds
 constexpr int64_t kStoreBytes = 128 << 10;
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-int64_t parts_of(int64_t value, int64_t part) { return (value + part - 1) / part; }
 
 // x or y as rows of contiguous channels: in place, or brought to a box.
 struct Side {

@@ -9,6 +9,7 @@
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/planes.h"
+#include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 
 namespace torch_ext::cpu {
@@ -19,9 +20,6 @@ constexpr int64_t kMaxTerms = 128;        // that a tile sums at a time, for the
 constexpr int64_t kMinCells = 64;
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;
-
-int64_t parts_of(int64_t value, int64_t part) { return (value + part - 1) / part; }
-int64_t round_up(int64_t value, int64_t multiple) { return parts_of(value, multiple) * multiple; }
 
 template <class Real>
 class Wide final : public Plan {

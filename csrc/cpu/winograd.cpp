@@ -15,6 +15,7 @@
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
+#include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 
 namespace torch_ext::cpu {
@@ -28,9 +29,6 @@ constexpr int64_t kDepthBytes = 24 << 10;     // of a panel that stays in L1 whi
 constexpr int64_t kItems = 32;
 constexpr int64_t kMinDepth = 64,
                   kMinColumns = 32;  // below (three times that for one axis), the transforms cost more than the products save
-
-int64_t parts_of(int64_t value, int64_t part) { return (value + part - 1) / part; }
-int64_t round_up(int64_t value, int64_t multiple) { return parts_of(value, multiple) * multiple; }
 
 // One axis: transformed (kernel = 2*stride), or of no extent in the kernel (kernel = stride = 1).
 struct WinogradAxis {
