@@ -35,14 +35,13 @@ def work(arguments: argparse.Namespace) -> None:
     from cases import LARGE
     from tqdm import tqdm
 
-    from .measure import matmul_peak, measure
+    from .measure import measure
 
     threads = int(arguments.threads)
     torch.set_num_threads(threads)
     seconds = arguments.seconds or (0.06 if arguments.quick else 0.3)
     layers = [c for c in LARGE if arguments.filter in c.name and (c.name in QUICK or not arguments.quick or arguments.filter)]
     steps = arguments.steps.split(",")
-    before = matmul_peak(threads)
     rows = []
     with tqdm(total=len(layers) * len(steps), desc=f"{threads} thread{'s' * (threads > 1)}") as progress:
         for case in layers:
@@ -50,25 +49,23 @@ def work(arguments: argparse.Namespace) -> None:
                 progress.set_postfix_str(f"{case.name} {step}")
                 rows.append(measure(case, getattr(torch, arguments.dtype), step, threads, seconds))
                 progress.update()
-    arguments.worker.write_text(json.dumps(dict(rows=rows, peak=max(before, matmul_peak(threads)))))
+    arguments.worker.write_text(json.dumps(rows))
 
 
 def main() -> None:
     arguments = parse_arguments()
     if arguments.worker:
         return work(arguments)
-    rows, peaks = [], {}
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         for threads in arguments.threads.split(","):
             result = Path(folder) / f"{threads}.json"
             command = [sys.executable, "-m", "benchmarks", *sys.argv[1:], "--threads", threads, "--worker", str(result)]
             subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": threads}, check=True)
-            measured = json.loads(result.read_text())
-            rows += measured["rows"]
-            peaks[int(threads)] = measured["peak"]
+            rows += json.loads(result.read_text())
     from .report import write
 
-    print(write(rows, peaks, arguments.out, arguments.dtype))
+    print(write(rows, arguments.out, arguments.dtype))
     print(f"\n{arguments.out / arguments.dtype}.json and .png")
 
 

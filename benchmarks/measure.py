@@ -4,30 +4,24 @@ import math
 import statistics
 import time
 
-import torch
-
 from .peers import OURS_AGAINST, PEERS, LeftOut
 
 
 def interleaved(calls: dict, seconds: float) -> dict[str, float]:
-    """The median time of each call in seconds, from rounds that call each of them once."""
-    for call in calls.values():
-        call()
+    """The median time of each call in seconds, from rounds in which each has its turn.
+
+    In its turn a call is made twice and the second one is timed: the first one brings its own data and threads back, which those of the
+    call before it (some spin for a while) have driven away.
+    """
     times = {name: [] for name in calls}
     begin = time.perf_counter()
-    while time.perf_counter() - begin < seconds * len(calls) or len(times[next(iter(times))]) < 5:
+    while time.perf_counter() - begin < 2 * seconds * len(calls) or len(times[next(iter(times))]) < 5:
         for name, call in calls.items():
+            call()
             start = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
-
-
-def matmul_peak(threads: int) -> float:
-    """GFLOP/s of a large float32 matrix product, which stands for the peak that the machine sustains."""
-    a = torch.randn(1536, 1536)
-    best = interleaved({"matmul": lambda: a @ a}, 0.3)["matmul"]
-    return 2 * 1536**3 / best / 1e9
 
 
 def measure(case, dtype, step: str, threads: int, seconds: float) -> dict:

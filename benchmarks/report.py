@@ -14,6 +14,7 @@ import torch
 import torch_ext
 
 from .measure import geometric_mean
+from .peers import OURS_AGAINST
 
 
 def environment() -> dict[str, str]:
@@ -25,27 +26,32 @@ def environment() -> dict[str, str]:
     versions = {"torch_ext": torch_ext.__version__, "torch": torch.__version__}
     for name in ("onnxruntime", "openvino"):
         try:
-            versions[name] = __import__(name).__version__
+            versions[name] = __import__(name).__version__.split("-")[0]
         except ImportError:
             versions[name] = "not installed"
     return {"cpu": cpu, "instruction set": config["instruction set in use"], "date": str(date.today()), **versions}
 
 
-def table(rows: list[dict], peaks: dict[int, float]) -> str:
+def peers_of(rows: list[dict]) -> list[str]:
+    """Who took part, in one order for every table and plot."""
+    return [peer for peer in OURS_AGAINST if any(peer in r["ratios"] for r in rows)]
+
+
+def table(rows: list[dict]) -> str:
     """Markdown: a line for each layer, the worst against the best peer first, and the geometric means."""
     text = []
     for step, threads in dict.fromkeys((r["step"], r["threads"]) for r in rows):
         chosen = sorted((r for r in rows if (r["step"], r["threads"]) == (step, threads)), key=lambda r: r["ratios"]["best peer"])
-        peers = list(dict.fromkeys(p for r in chosen for p in r["ratios"] if p != "best peer")) + ["best peer"]
+        peers = [*peers_of(chosen), "best peer"]
         plural = "thread" if threads == 1 else "threads"
         text += ["", f"**{step}, {threads} {plural}**: times faster than", ""]
-        text += ["| layer | ms | GFLOP/s | of matmul | " + " | ".join(peers) + " |", "|---" * (4 + len(peers)) + "|"]
+        text += ["| layer | ms | GFLOP/s | " + " | ".join(peers) + " |", "|---" * (3 + len(peers)) + "|"]
         for r in chosen:
             ms = min(v for k, v in r["milliseconds"].items() if k.startswith("torch_ext"))
-            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}", f"{100 * r['gflops'] / peaks[threads]:.0f} %"]
+            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}"]
             text.append("| " + " | ".join(cells + [f"{r['ratios'][p]:.2f}" if p in r["ratios"] else "" for p in peers]) + " |")
         means = [f"**{geometric_mean(r['ratios'][p] for r in chosen if p in r['ratios']):.2f}**" for p in peers]
-        text.append("| **geometric mean** | | | | " + " | ".join(means) + " |")
+        text.append("| **geometric mean** | | | " + " | ".join(means) + " |")
     return "\n".join(text[1:])
 
 
@@ -56,7 +62,7 @@ def plot(rows: list[dict], path: Path, title: str) -> None:
     figure, axes = plt.subplots(len(groups), 1, figsize=(max(8, 0.5 * len(layers)), 3.2 * len(groups)), squeeze=False)
     for (step, threads), ax in zip(groups, axes[:, 0]):
         chosen = sorted((r for r in rows if (r["step"], r["threads"]) == (step, threads)), key=lambda r: r["ratios"]["best peer"])
-        peers = list(dict.fromkeys(p for r in chosen for p in r["ratios"] if p != "best peer"))
+        peers = peers_of(chosen)
         for i, peer in enumerate(peers):
             at = [j + (i - len(peers) / 2 + 0.5) * 0.8 / len(peers) for j, r in enumerate(chosen) if peer in r["ratios"]]
             ax.bar(at, [r["ratios"][peer] for r in chosen if peer in r["ratios"]], 0.8 / len(peers), label=peer)
@@ -73,12 +79,11 @@ def plot(rows: list[dict], path: Path, title: str) -> None:
     plt.close(figure)
 
 
-def write(rows: list[dict], peaks: dict[int, float], out: Path, name: str) -> str:
+def write(rows: list[dict], out: Path, name: str) -> str:
     """Writes NAME.json and NAME.png into `out`; returns the table with a line that says where it was measured."""
     where = environment()
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.json").write_text(json.dumps(dict(environment=where, matmul_gflops=peaks, layers=rows), indent=1))
+    (out / f"{name}.json").write_text(json.dumps(dict(environment=where, layers=rows), indent=1))
     line = ", ".join(f"{k} {v}" for k, v in where.items())
     plot(rows, out / f"{name}.png", line)
-    peak = ", ".join(f"{v:.0f} GFLOP/s on {k} thread{'s' * (k > 1)}" for k, v in peaks.items())
-    return f"{table(rows, peaks)}\n\nMeasured: {line}. A large float32 matmul in the same run: {peak}."
+    return f"{table(rows)}\n\nMeasured: {line}."
