@@ -27,6 +27,7 @@ REQUIREMENTS = {
     "readelf": (lambda: shutil.which("readelf"), "no readelf on this machine"),
     "compiler": (lambda: shutil.which(os.environ.get("CXX", "c++")), "no C++ compiler for torch.compile's default backend"),
     "test_script": (lambda: find_program("test_script"), "build the C++ tests with CMake first; TORCH_EXT_BUILD names the folder"),
+    "run_decoder": (lambda: find_program("run_decoder"), "build the examples with CMake first; TORCH_EXT_BUILD names the folder"),
     "proc": (lambda: os.path.exists("/proc/self/maps"), "no /proc: not Linux"),
 }
 
@@ -38,9 +39,9 @@ def pytest_runtest_setup(item):
             pytest.skip(reason)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def test_program():
-    """The path of a program of tests/cpp by its name."""
+    """The path of a program of tests/cpp or examples by its name."""
     return find_program
 
 
