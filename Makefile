@@ -26,7 +26,7 @@ help:
 	@echo "make demo     set-up, build, then train an autoencoder and run its decoder in C++ without Python"
 	@echo "make test     set-up, build, and every test and example"
 	@echo "make venv     set-up alone: $(VENV) with torch, the package and the test tools"
-	@echo "make bench    the benchmark against torch (and onnxruntime, openvino, where installed)"
+	@echo "make bench    the benchmark against torch (and onnxruntime, openvino, jax, where installed)"
 	@echo "make clean    removes builds and environments"
 	@echo "Variables: VENV (.venv), TORCH (what pip installs, torch or torch==2.11.0), PYTHON (python3)"
 

@@ -1,4 +1,4 @@
-"""Measures torch_ext beside torch, torch channels_last, onnxruntime and openvino; prints a table, writes JSON and a plot."""
+"""Measures torch_ext beside torch, torch channels_last, onnxruntime, openvino and jax; prints a table, writes JSON and a plot."""
 
 import argparse
 import json
@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "python"))  # the list of problems is the tests'
 
 DTYPES = ("float32", "bfloat16", "float16")
+STEPS = ("forward", "training")
 QUICK = ("dcgan_256_128_8", "dcgan_64_3_32", "unet_256_128_64", "keras_same_128_64", "fsrcnn_56_1", "dwise_128_k4s2",
          "grouped_g4_128", "hifigan_256_128", "istft_1026_1", "unet3d_128_64_k3")  # fmt: skip
 
@@ -20,19 +21,43 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="ten layers, short: under three minutes")
     parser.add_argument("--filter", default="", help="only layers whose name contains this")
+    parser.add_argument("--layers", help="these layers of tests/cases.txt and no others: names joined by commas")
     parser.add_argument("--threads", default="1,2", help="numbers of threads, each in a process of its own")
-    parser.add_argument("--steps", default="forward,training")
+    parser.add_argument("--steps", default=",".join(STEPS), help="forward without gradients, training with all of them")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--seconds", type=float, help="for each peer on each layer")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "out")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)  # the file that a process of one thread count writes
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    try:
+        arguments.cases = choose(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    if not all(t.isdecimal() and int(t) > 0 for t in arguments.threads.split(",")):
+        parser.error(f"--threads: numbers joined by commas, not {arguments.threads!r}")
+    if not set(arguments.steps.split(",")) <= set(STEPS):
+        parser.error(f"--steps: {' and '.join(STEPS)}, joined by commas, not {arguments.steps!r}")
+    return arguments
+
+
+def choose(arguments: argparse.Namespace) -> list:
+    """The layers to measure."""
+    from cases import BY_NAME, LARGE
+
+    if arguments.layers:
+        names = arguments.layers.split(",")
+        if unknown := [name for name in names if name not in BY_NAME]:
+            raise ValueError(f"--layers: tests/cases.txt has no {', '.join(unknown)}")
+        return [BY_NAME[name] for name in names]
+    cases = [c for c in LARGE if arguments.filter in c.name and (c.name in QUICK or not arguments.quick or arguments.filter)]
+    if not cases:
+        raise ValueError(f"--filter: no layer has {arguments.filter!r} in its name")
+    return cases
 
 
 def work(arguments: argparse.Namespace) -> None:
     """One number of threads: measures, and writes the rows as JSON."""
     import torch
-    from cases import LARGE
     from tqdm import tqdm
 
     from .measure import measure
@@ -40,11 +65,10 @@ def work(arguments: argparse.Namespace) -> None:
     threads = int(arguments.threads)
     torch.set_num_threads(threads)
     seconds = arguments.seconds or (0.06 if arguments.quick else 0.3)
-    layers = [c for c in LARGE if arguments.filter in c.name and (c.name in QUICK or not arguments.quick or arguments.filter)]
     steps = arguments.steps.split(",")
     rows = []
-    with tqdm(total=len(layers) * len(steps), desc=f"{threads} thread{'s' * (threads > 1)}") as progress:
-        for case in layers:
+    with tqdm(total=len(arguments.cases) * len(steps), desc=f"{threads} thread{'s' * (threads > 1)}") as progress:
+        for case in arguments.cases:
             for step in steps:
                 progress.set_postfix_str(f"{case.name} {step}")
                 rows.append(measure(case, getattr(torch, arguments.dtype), step, threads, seconds))
@@ -61,7 +85,10 @@ def main() -> None:
         for threads in arguments.threads.split(","):
             result = Path(folder) / f"{threads}.json"
             command = [sys.executable, "-m", "benchmarks", *sys.argv[1:], "--threads", threads, "--worker", str(result)]
-            subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": threads}, check=True)
+            # NPROC is how many threads jax may use.
+            environment = {**os.environ, "OMP_NUM_THREADS": threads, "NPROC": threads}
+            if subprocess.run(command, cwd=ROOT, env=environment).returncode:
+                raise SystemExit(f"measuring with {threads} threads failed; the reason is printed above")
             rows += json.loads(result.read_text())
     from .report import write
 

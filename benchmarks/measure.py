@@ -1,25 +1,50 @@
 """Times calls one beside the other: in turns, in one process, so that what disturbs the machine disturbs all of them alike."""
 
 import math
+import random
 import statistics
 import time
 
+import numpy as np
+import torch
+
+from .peak import how, peak_gflops
 from .peers import OURS_AGAINST, PEERS, LeftOut
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+def tensors_of(result) -> list[torch.Tensor]:
+    result = result if isinstance(result, tuple) else (result,)
+    return [torch.as_tensor(r if torch.is_tensor(r) else np.array(r, np.float64)).detach().double() for r in result]
+
+
+def check(calls: dict, tolerance: float, what: str) -> None:
+    """A time counts only for the same result: all must agree with the first, in the Euclidean norm."""
+    first, *others = calls
+    expected = tensors_of(calls[first]())
+    for name in others:
+        for a, b in zip(tensors_of(calls[name]()), expected, strict=True):
+            if not (a.shape == b.shape and (a - b).norm() <= tolerance * b.norm()):
+                raise RuntimeError(f"{name} and {first} disagree on {what}")
 
 
 def interleaved(calls: dict, seconds: float) -> dict[str, float]:
     """The median time of each call in seconds, from rounds in which each has its turn.
 
-    In its turn a call is made twice and the second one is timed: the first one brings its own data and threads back, which those of the
-    call before it (some spin for a while) have driven away.
+    In its turn a call is made twice and the second one is timed: the first one brings its own data and threads back, which the
+    others' turns have driven away. A pause lets threads go to sleep that spin after their turn, and the order changes all the
+    time, as a call may leave something behind for the next one.
     """
+    order = random.Random(0)
     times = {name: [] for name in calls}
     begin = time.perf_counter()
     while time.perf_counter() - begin < 2 * seconds * len(calls) or len(times[next(iter(times))]) < 5:
-        for name, call in calls.items():
-            call()
+        for name in order.sample(list(calls), len(calls)):
+            time.sleep(0.002)
+            calls[name]()
             start = time.perf_counter()
-            call()
+            calls[name]()
             times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
@@ -32,13 +57,18 @@ def measure(case, dtype, step: str, threads: int, seconds: float) -> dict:
             calls[name] = make(case, dtype, step, threads)
         except LeftOut as reason:
             left_out[name] = str(reason)
+    if not any(peer in calls for peer in OURS_AGAINST):
+        raise RuntimeError(f"no peer can compute {case.name}: {left_out}")
+    check(calls, TOLERANCE[dtype], f"{case.name}, {step}")
+    before = peak_gflops(threads)
     times = interleaved(calls, seconds)
+    peak = (before + peak_gflops(threads)) / 2
     ratios = {peer: times[peer] / times[ours] for peer, ours in OURS_AGAINST.items() if peer in times}
     best_of_ours = min(t for name, t in times.items() if name.startswith("torch_ext"))
     ratios["best peer"] = min(times[peer] for peer in ratios) / best_of_ours
     flops = 2 * case.terms * (3 if step == "training" else 1)
     return dict(layer=case.name, step=step, threads=threads, milliseconds={k: 1e3 * v for k, v in times.items()}, ratios=ratios,
-                gflops=flops / best_of_ours / 1e9, left_out=left_out)  # fmt: skip
+                gflops=flops / best_of_ours / 1e9, peak_gflops=peak, peak_by=how(), left_out=left_out)  # fmt: skip
 
 
 def geometric_mean(values) -> float:

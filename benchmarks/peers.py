@@ -26,6 +26,8 @@ def torch_call(case, x, w, b):
     for begin, end, op, s, d in zip(*case.pads, case.op, case.s, case.d):
         extra = begin - end + op
         fits = 0 <= extra < max(s, d)
+        if not fits and op > end:
+            raise LeftOut("torch cannot extend a result by so much")
         padding.append(begin if fits else 0)
         output_padding.append(extra if fits else 0)
         crop.append(None if fits else (begin, end - op))
@@ -54,16 +56,18 @@ def eager(call, channels_last):
     """Forward and training step of a function (case, x, w, b) in one memory format."""
 
     def make(case, dtype, step, threads):
-        x, w, b = _tensors(case, dtype, channels_last)
+        leaves = _tensors(case, dtype, channels_last)
+
+        @torch.no_grad()
+        def forward():
+            return call(case, *leaves)
+
+        y = forward()
         if step == "forward":
-
-            def forward():
-                with torch.no_grad():
-                    return call(case, x, w, b)
-
             return forward
-        leaves = [v.requires_grad_() for v in (x, w, b)]
-        gradient = torch.randn_like(call(case, *leaves))
+        for leaf in leaves:
+            leaf.requires_grad_()
+        gradient = torch.empty_like(y).copy_(case.tensors(torch.float32)["y"])  # in the memory format of y
         return lambda: torch.autograd.grad(call(case, *leaves), leaves, gradient)
 
     return make
@@ -102,13 +106,14 @@ def onnxruntime(case, dtype, step, threads):
     model, x = _onnx_model(case)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    # Its threads would otherwise spin between its turns, on the cores of whoever is measured next.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Its threads would otherwise spin between its turns, on the cores of whoever is measured next; within a turn they may.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session.run(None, {"x": x})
     except Exception as error:  # what it cannot run it says in exceptions of its own
         raise LeftOut(str(error).splitlines()[0]) from None
-    return lambda: session.run(None, {"x": x})
+    return lambda: session.run(None, {"x": x})[0]
 
 
 def openvino(case, dtype, step, threads):
@@ -124,9 +129,41 @@ def openvino(case, dtype, step, threads):
     core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"})
     try:
         request = core.compile_model(core.read_model(model), "CPU").create_infer_request()
+        request.infer({0: x})
     except Exception as error:
         raise LeftOut(str(error).splitlines()[0]) from None
-    return lambda: request.infer({0: x})
+    return lambda: request.infer({0: x}, share_inputs=True, share_outputs=True)[0]  # shared: without copies
+
+
+def jax(case, dtype, step, threads):
+    """The convolution that a transposed convolution is: of the dilated input, the kernel turned. Compiled, with what it fuses."""
+    try:
+        import jax
+        import jax.numpy as jnp
+    except ImportError as error:
+        raise LeftOut(str(error)) from None
+    spatial = tuple(range(2, 2 + case.axes))
+    begin, end = case.pads
+    pads = [(e - 1 - b, e - 1 - t + op) for e, b, t, op in zip(case.reach, begin, end, case.op)]
+
+    def forward(x, w, b):
+        w = w.reshape(case.g, case.ci // case.g, *w.shape[1:]).swapaxes(1, 2).reshape(case.co, case.ci // case.g, *case.k)
+        y = jax.lax.conv_general_dilated(x, jnp.flip(w, spatial), (1,) * case.axes, pads, lhs_dilation=case.s,
+                                         rhs_dilation=case.d, feature_group_count=case.g)  # fmt: skip
+        return y + b.reshape(-1, *[1] * case.axes)
+
+    def training(x, w, b, gradient):
+        y, gradients = jax.vjp(forward, x, w, b)
+        return y, gradients(gradient)  # y too, or the forward pass would be left out
+
+    name = str(dtype).removeprefix("torch.")
+    operands = [jnp.asarray(t.float().numpy()).astype(name) for t in _tensors(case, dtype, False)]
+    if step == "forward":
+        call = jax.jit(forward)
+        return lambda: call(*operands).block_until_ready()
+    gradient = jnp.asarray(case.tensors(torch.float32)["y"].numpy()).astype(name)
+    call = jax.jit(training)
+    return lambda: jax.block_until_ready(call(*operands, gradient))[1]
 
 
 # Ours in the memory format of the peer it is compared with, then the peers.
@@ -137,6 +174,7 @@ PEERS = {
     "torch channels_last": eager(torch_call, True),
     "onnxruntime": onnxruntime,
     "openvino": openvino,
+    "jax": jax,
 }
 # Each ratio: (peer's time) / (our time).
 OURS_AGAINST = {
@@ -144,4 +182,5 @@ OURS_AGAINST = {
     "torch channels_last": "torch_ext channels_last",
     "onnxruntime": "torch_ext",
     "openvino": "torch_ext",
+    "jax": "torch_ext",
 }

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import textwrap
 from datetime import date
 from pathlib import Path
 
@@ -17,19 +18,22 @@ from .measure import geometric_mean
 from .peers import OURS_AGAINST
 
 
+INSTRUCTION_SETS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
+
+
 def environment() -> dict[str, str]:
-    cpu = platform.processor()
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
-        if line.startswith("model name"):
-            cpu = line.split(":", 1)[1].strip()
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    info = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    has = [name for name in INSTRUCTION_SETS if name in info.get("flags", "").split()]
+    cpu = f"{info.get('model name', platform.processor())} ({' '.join(has)})"
     config = dict(line.split(": ", 1) for line in torch_ext.show_config().splitlines())
     versions = {"torch_ext": torch_ext.__version__, "torch": torch.__version__}
-    for name in ("onnxruntime", "openvino"):
+    for name in ("onnxruntime", "openvino", "jax"):
         try:
             versions[name] = __import__(name).__version__.split("-")[0]
         except ImportError:
             versions[name] = "not installed"
-    return {"cpu": cpu, "instruction set": config["instruction set in use"], "date": str(date.today()), **versions}
+    return {"cpu": cpu, "instruction set in use": config["instruction set in use"], "date": str(date.today()), **versions}
 
 
 def peers_of(rows: list[dict]) -> list[str]:
@@ -45,35 +49,43 @@ def table(rows: list[dict]) -> str:
         peers = [*peers_of(chosen), "best peer"]
         plural = "thread" if threads == 1 else "threads"
         text += ["", f"**{step}, {threads} {plural}**: times faster than", ""]
-        text += ["| layer | ms | GFLOP/s | " + " | ".join(peers) + " |", "|---" * (3 + len(peers)) + "|"]
+        text += ["| layer | ms | GFLOP/s | % of peak | " + " | ".join(peers) + " |", "|---" * (4 + len(peers)) + "|"]
         for r in chosen:
             ms = min(v for k, v in r["milliseconds"].items() if k.startswith("torch_ext"))
-            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}"]
+            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}", f"{100 * r['gflops'] / r['peak_gflops']:.0f}"]
             text.append("| " + " | ".join(cells + [f"{r['ratios'][p]:.2f}" if p in r["ratios"] else "" for p in peers]) + " |")
         means = [f"**{geometric_mean(r['ratios'][p] for r in chosen if p in r['ratios']):.2f}**" for p in peers]
-        text.append("| **geometric mean** | | | " + " | ".join(means) + " |")
+        text.append("| **geometric mean** | | | | " + " | ".join(means) + " |")
     return "\n".join(text[1:])
 
 
+def left_out(rows: list[dict]) -> str:
+    """Who did not take part, and why."""
+    reasons = {(peer, reason): None for r in rows for peer, reason in r["left_out"].items() if peer in OURS_AGAINST}
+    return "; ".join(f"{peer}: {reason}" for peer, reason in reasons) or "nobody"
+
+
 def plot(rows: list[dict], path: Path, title: str) -> None:
-    """Bars of the ratios to each peer, layer by layer, on a logarithmic axis."""
+    """Bars of the ratios to each peer, layer by layer, up from 1 or down from it on a logarithmic axis."""
     groups = list(dict.fromkeys((r["step"], r["threads"]) for r in rows))
     layers = list(dict.fromkeys(r["layer"] for r in rows))
+    peers = peers_of(rows)
     figure, axes = plt.subplots(len(groups), 1, figsize=(max(8, 0.5 * len(layers)), 3.2 * len(groups)), squeeze=False)
     for (step, threads), ax in zip(groups, axes[:, 0]):
         chosen = sorted((r for r in rows if (r["step"], r["threads"]) == (step, threads)), key=lambda r: r["ratios"]["best peer"])
-        peers = peers_of(chosen)
         for i, peer in enumerate(peers):
             at = [j + (i - len(peers) / 2 + 0.5) * 0.8 / len(peers) for j, r in enumerate(chosen) if peer in r["ratios"]]
-            ax.bar(at, [r["ratios"][peer] for r in chosen if peer in r["ratios"]], 0.8 / len(peers), label=peer)
+            above = [r["ratios"][peer] - 1 for r in chosen if peer in r["ratios"]]
+            ax.bar(at, above, 0.8 / len(peers), bottom=1, color=f"C{i}", label=peer)
         ax.axhline(1, color="black", linewidth=0.8)
-        ax.set_yscale("log")
-        ax.set_yticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
+        ax.set_yscale("log", base=2)
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.grid(axis="y", linewidth=0.3)
         ax.set_xticks(range(len(chosen)), [r["layer"] for r in chosen], rotation=60, ha="right", fontsize=7)
         ax.set_ylabel("times faster than")
         ax.set_title(f"{step}, {threads} thread{'s' * (threads > 1)}", fontsize=9)
-        ax.legend(fontsize=7, ncols=4)
-    figure.suptitle(title, fontsize=9)
+    axes[0, 0].legend(fontsize=7, ncols=len(peers), loc="lower center", bbox_to_anchor=(0.5, 1.1))
+    figure.suptitle(textwrap.fill(title, 130), fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -82,8 +94,12 @@ def plot(rows: list[dict], path: Path, title: str) -> None:
 def write(rows: list[dict], out: Path, name: str) -> str:
     """Writes NAME.json and NAME.png into `out`; returns the table with a line that says where it was measured."""
     where = environment()
+    for threads in dict.fromkeys(r["threads"] for r in rows):
+        peaks = [r["peak_gflops"] for r in rows if r["threads"] == threads]
+        where[f"peak of {threads} thread{'s' * (threads > 1)}"] = f"{min(peaks):.0f} to {max(peaks):.0f} GFLOP/s"
+    where["peak by"] = rows[0]["peak_by"]
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(dict(environment=where, layers=rows), indent=1))
     line = ", ".join(f"{k} {v}" for k, v in where.items())
     plot(rows, out / f"{name}.png", line)
-    return f"{table(rows)}\n\nMeasured: {line}."
+    return f"{table(rows)}\n\nMeasured: {line}.\n\nLeft out: {left_out(rows)}."

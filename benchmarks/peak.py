@@ -1,0 +1,58 @@
+"""What fractions of the peak refer to: float32 multiply-adds a second, measured in the process that measures the layers."""
+
+import ctypes
+import functools
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+import torch_ext
+
+ISAS = ("portable", "avx2", "avx512")  # numbered as cpu::Isa
+
+
+@functools.cache
+def _loop():
+    """peak.cpp, compiled; None where there is no compiler."""
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
+    if not compiler:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "peak.so"
+        flags = ["-O3", "-std=c++20", "-ffp-contract=fast", "-shared", "-fPIC"]
+        source = Path(__file__).with_name("peak.cpp")
+        subprocess.run([*shlex.split(compiler), *flags, str(source), "-o", str(library)], check=True)
+        loop = ctypes.CDLL(str(library)).torch_ext_fma_peak
+    loop.restype, loop.argtypes = ctypes.c_double, [ctypes.c_int, ctypes.c_double]
+    return loop
+
+
+def _product(seconds: float) -> float:
+    """The rate of the fastest of torch's matrix products."""
+    a, best, begin = torch.randn(1024, 1024), 0.0, time.perf_counter()
+    while (start := time.perf_counter()) - begin < seconds:
+        torch.mm(a, a)
+        best = max(best, 2 * 1024**3 / (time.perf_counter() - start))
+    return best
+
+
+def how() -> str:
+    return "a loop of float32 multiply-adds in registers" if _loop() else "torch.mm, 1024 x 1024: no C++ compiler was found"
+
+
+def peak_gflops(threads: int, seconds: float = 0.02) -> float:
+    """Of all threads together, under the instruction set that torch_ext uses."""
+    loop = _loop()
+    if not loop:
+        return _product(seconds) / 1e9
+    config = dict(line.split(": ", 1) for line in torch_ext.show_config().splitlines())
+    isa = ISAS.index(config["instruction set in use"])
+    with ThreadPoolExecutor(threads) as pool:  # ctypes lets go of Python's lock
+        return sum(pool.map(lambda _: loop(isa, seconds), range(threads))) / 1e9
