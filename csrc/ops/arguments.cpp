@@ -46,6 +46,7 @@ bool supported(at::ScalarType type) {
 
 // A dense tensor of a type that is computed.
 void check_kind(const char* op, const char* name, const Tensor& t) {
+  TORCH_CHECK(!t.is_nested(), op, ": ", name, " must be a dense (strided) tensor, got a nested one");
   TORCH_CHECK(t.layout() == at::kStrided, op, ": ", name, " must be a dense (strided) tensor, got layout ", t.layout());
   TORCH_CHECK(supported(t.scalar_type()), op, ": ", name, " must be float32, float64, bfloat16 or float16, got ",
               t.scalar_type());
@@ -141,6 +142,15 @@ struct WeightsSizes {
     out = sizes[format.out(rank)];
     for (int64_t a = 0; a < rank - 2; ++a) kernel.push_back(sizes[format.axis(a)]);
   }
+
+  // Output channels of all groups together.
+  SymInt out_of_all(const char* op, const SymInt& groups) const {
+    const auto one = out.maybe_as_int(), count = groups.maybe_as_int();
+    int64_t product;
+    TORCH_CHECK(!one || !count || !__builtin_mul_overflow(*one, *count, &product), op, ": ", out, " output channels in each of ",
+                groups, " groups overflow int64");
+    return out * groups;
+  }
 };
 
 struct DataSizes {
@@ -182,8 +192,9 @@ void check_in_channels(const char* op, const char* src, const SymInt& channels, 
 void check_out_channels(const char* op, const char* dst, const SymInt& channels, const char* weights, const WeightsSizes& w,
                         const SymInt& groups) {
   check_groups_divide(op, dst, channels, groups);
-  TORCH_EXT_CHECK_SYM((w.out * groups).sym_eq(channels), op, ": ", weights, " has ", w.out, " output channels in each of ",
-                      groups, " groups, ", w.out * groups, " in all, which must equal the ", channels, " channels of ", dst);
+  const SymInt all = w.out_of_all(op, groups);
+  TORCH_EXT_CHECK_SYM(all.sym_eq(channels), op, ": ", weights, " has ", w.out, " output channels in each of ", groups,
+                      " groups, ", all, " in all, which must equal the ", channels, " channels of ", dst);
 }
 
 void check_bias(const char* op, const Tensor& bias, const SymInt& channels) {
@@ -197,10 +208,13 @@ void check_bias(const char* op, const Tensor& bias, const SymInt& channels) {
 struct Pads {
   SymInt begin, end;
 };
-Pads resolve_pads(AutoPad auto_pad, const Attributes& attributes, const SymInt& kernel, int64_t a) {
+Pads resolve_pads(const char* op, AutoPad auto_pad, const Attributes& attributes, const SymInt& kernel, int64_t a) {
   if (auto_pad == AutoPad::none) return {attributes.pads_begin[a], attributes.pads_end[a]};
   if (auto_pad == AutoPad::valid) return {0, 0};
-  const SymInt total = same_total(kernel, attributes.strides[a], attributes.dilations[a]).max(0);
+  const SymInt total = checked(
+                           op, "padding", a, [](const auto&... t) { return same_total(t...); }, kernel, attributes.strides[a],
+                           attributes.dilations[a])
+                           .max(0);
   const SymInt begin = same_begin(total, auto_pad == AutoPad::same_upper);
   return {begin, total - begin};
 }
@@ -241,9 +255,9 @@ Resolved resolve_conv_transpose(const Names& names, const Tensor& src, const Ten
   const WeightsSizes w(weights.sym_sizes(), r.weights_format);
   check_kernel(op, names.weights, w.kernel);
   check_in_channels(op, names.src, x.channels, names.weights, w, attributes.groups);
-  if (bias) check_bias(op, *bias, w.out * attributes.groups);
+  if (bias) check_bias(op, *bias, w.out_of_all(op, attributes.groups));
   for (int64_t a = 0; a < axes; ++a) {
-    const Pads pads = resolve_pads(auto_pad, attributes, w.kernel[a], a);
+    const Pads pads = resolve_pads(op, auto_pad, attributes, w.kernel[a], a);
     const SymInt padding = attributes.output_padding ? (*attributes.output_padding)[a] : SymInt(0);
     const SymInt extent = checked(
         op, "output extent", a, [](const auto&... t) { return output_extent(t...); }, x.extent[a], w.kernel[a],
@@ -276,7 +290,7 @@ Resolved resolve_backward_data(const Names& names, const Tensor& diff_dst, const
   check_out_channels(op, names.dst, y.channels, names.weights, w, attributes.groups);
   check_groups_divide(op, names.weights, w.in, attributes.groups);
   for (int64_t a = 0; a < axes; ++a) {
-    const Pads pads = resolve_pads(auto_pad, attributes, w.kernel[a], a);
+    const Pads pads = resolve_pads(op, auto_pad, attributes, w.kernel[a], a);
     const SymInt padding = attributes.output_padding ? (*attributes.output_padding)[a] : SymInt(0);
     const SymInt& stride = attributes.strides[a];
     const SymInt span = checked(
@@ -324,7 +338,7 @@ Resolved resolve_backward_weights(const Names& names, const Tensor& src, const T
   TORCH_EXT_CHECK_SYM(x.batch.sym_eq(y.batch), op, ": ", names.src, " and ", names.dst, " must have the same batch, got ",
                       x.batch, " and ", y.batch);
   for (int64_t a = 0; a < axes; ++a) {
-    const Pads pads = resolve_pads(auto_pad, attributes, w.kernel[a], a);
+    const Pads pads = resolve_pads(op, auto_pad, attributes, w.kernel[a], a);
     const SymInt& stride = attributes.strides[a];
     const SymInt least = checked(
         op, "output extent", a, [](const auto&... t) { return output_extent(t...); }, x.extent[a], w.kernel[a], stride,
@@ -369,7 +383,7 @@ Resolved resolve_output_shape(const Names& names, const Tensor& src, const Tenso
   const DataSizes x(src, r.data_format);
   const WeightsSizes w(weights.sym_sizes(), r.weights_format);
   if (given == rank) {
-    const SymInt channels = w.out * attributes.groups;
+    const SymInt channels = w.out_of_all(op, attributes.groups);
     TORCH_EXT_CHECK_SYM(output_shape[0].sym_eq(x.batch), op, ": output_shape[0] = ", output_shape[0], " must equal the batch ",
                         x.batch);
     const int64_t channel = r.data_format.channel(rank);
@@ -496,11 +510,11 @@ SymSizes checked_result_sizes(Operation operation, const Tensor& first, const Te
       check_groups_divide(op, names.second, w.in, groups);
     }
     if (bias) {
-      check_bias(op, *bias, w.out * groups);
+      check_bias(op, *bias, w.out_of_all(op, groups));
       check_alike(op, "bias", *bias, names.first, first);
     }
     result[0] = data.batch;
-    result[data_format.channel(rank)] = forward ? w.out * groups : w.in;
+    result[data_format.channel(rank)] = forward ? w.out_of_all(op, groups) : w.in;
     for (int64_t a = 0; a < axes; ++a) result[data_format.axis(a)] = form.size[a];
     check_reach(op, forward ? data.extent : SymSizes(form.size), w.kernel, form);
   }
@@ -509,16 +523,18 @@ SymSizes checked_result_sizes(Operation operation, const Tensor& first, const Te
 }
 
 at::MemoryFormat result_memory_format(Operation operation, const Tensor& first, const Tensor& second, const Form& form) {
-  if (operation == Operation::backward_weights || form.data_format == "NXC") return at::MemoryFormat::Contiguous;
+  if (operation == Operation::backward_weights || DataFormat::parse("", form.data_format).channels_last)
+    return at::MemoryFormat::Contiguous;
   const at::MemoryFormat of_data = first.suggest_memory_format();
-  if (of_data != at::MemoryFormat::Contiguous || form.weights_format != "IOX") return of_data;
+  if (of_data != at::MemoryFormat::Contiguous || WeightsFormat::parse("", "", form.weights_format).order != WeightsFormat::kIOX)
+    return of_data;
   return second.suggest_memory_format();
 }
 
 Problem problem_of(Operation operation, const Tensor& src, const Tensor& weights, const Tensor& dst, bool bias,
                    const Form& form) {
   const int64_t rank = src.dim(), axes = rank - 2;
-  const DataFormat data_format{form.data_format == "NXC"};
+  const DataFormat data_format = DataFormat::parse("", form.data_format);
   const WeightsFormat weights_format = WeightsFormat::parse("", "", form.weights_format);
   Problem p;
   p.operation = operation;

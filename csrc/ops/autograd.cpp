@@ -106,14 +106,19 @@ struct DerivativeBackward final : Node {
   }
 
   void release_variables() override {
+    const std::lock_guard lock(mutex_);
     for (SavedVariable& s : saved) s.reset_data();
   }
 
   variable_list apply(variable_list&& grads) override {
     std::vector<bool> needs;
     for (size_t i = 0; i < num_outputs(); ++i) needs.push_back(task_should_compute_output(i));
-    // Each operand is needed for the other one's gradient.
-    return derivatives(grads[0], {needs[1] ? saved[0].unpack() : Tensor(), needs[0] ? saved[1].unpack() : Tensor()}, needs);
+    variable_list given;  // each operand is needed for the other one's gradient
+    {
+      const std::lock_guard lock(mutex_);  // another thread's backward may release them
+      given = {needs[1] ? saved[0].unpack() : Tensor(), needs[0] ? saved[1].unpack() : Tensor()};
+    }
+    return derivatives(grads[0], given, needs);
   }
 
   // The gradients that `needs` asks for: of the operands, and of the bias where there are three.

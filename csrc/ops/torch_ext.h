@@ -4,5 +4,5 @@
 #pragma once
 
 namespace torch_ext {
-const char* version();
+__attribute__((visibility("default"))) const char* version();
 }

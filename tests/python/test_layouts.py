@@ -44,6 +44,20 @@ def test_ncx_results_are_channels_last_where_an_argument_suggests_it(case: Case,
 
 
 @every_case
+@pytest.mark.parametrize("formats", list(itertools.product(("NXC", "NCX"), ("XOI", "IOX", "XIO", "OIX"))), ids="-".join)
+def test_private_operators_take_formats_in_any_case(case: Case, formats):
+    t = case.tensors()
+    x, w = to_data(t["x"], formats[0]), to_weights(t["w"], formats[1])
+    size = list(t["y"].shape[2:])
+    upper, lower = (
+        ops._conv_transpose(x, w, t["bias"], size, case.s, case.pb, case.d, case.g, *names)
+        for names in (formats, [name.lower() for name in formats])
+    )
+    assert torch.equal(upper, lower) and upper.stride() == lower.stride()
+    torch.testing.assert_close(upper, to_data(cases.conv_transpose(case, t), formats[0]), check_stride=False)
+
+
+@every_case
 def test_nxc_results_and_diff_weights_are_contiguous(case: Case):
     t = case.tensors()
     attributes = case.attributes("NXC", "XOI")

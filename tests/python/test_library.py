@@ -38,6 +38,13 @@ def test_library_asks_for_no_symbol_of_python():
     assert not re.findall(r"UND\s+_?Py[A-Z_]\w*", undefined)
 
 
+@pytest.mark.requires("readelf")
+def test_library_exports_what_its_header_says_and_no_kernel():
+    """A program may link the kernels and load the library: neither may take the other's."""
+    symbols = run("readelf", "--dyn-syms", "--wide", "--demangle", library()).stdout
+    assert re.findall(r"torch_ext::\S+", symbols) == ["torch_ext::version()"], symbols
+
+
 @pytest.mark.requires("proc")
 def test_one_openmp_runtime_is_mapped():
     code = (

@@ -223,6 +223,22 @@ def test_mixed_devices():
         ops.conv_transpose(**bad)
 
 
+def test_nested_tensors():
+    bad = arguments("conv_transpose")
+    bad["src"] = torch.nested.nested_tensor(list(bad["src"]))
+    with pytest.raises(RuntimeError, match=words("conv_transpose", "src", "dense", "nested")):
+        ops.conv_transpose(**bad)
+
+
+@pytest.mark.parametrize("device", ("cpu", "meta"))
+def test_channels_of_all_groups_overflow(device):
+    """groups divides zero channels, whatever it is."""
+    x, w = torch.empty(1, 0, 3, device=device), torch.empty(0, 8, 3, device=device)
+    attributes = dict(strides=[1], pads_begin=[0], pads_end=[0], dilations=[1], data_format="NCX", weights_format="IOX")
+    with pytest.raises(RuntimeError, match=words("conv_transpose", "groups", "8", str(2**62), "overflow")):
+        ops.conv_transpose(x, w, **attributes, groups=2**62)
+
+
 def test_quantized_tensors():
     bad = arguments("conv_transpose")
     bad["src"] = torch.quantize_per_tensor(bad["src"], 0.1, 0, torch.qint8)
