@@ -1,50 +1,66 @@
 """What users pass as ``stride`` or ``padding``, brought into the form that the operators take."""
 
+import operator
 from collections.abc import Sequence
-from typing import Union
+from typing import Optional
 
 import torch
 
-Ints = Union[int, Sequence[int]]
-Padding = Union[str, int, Sequence[int], Sequence[Sequence[int]]]
+from ._script import Ints, Padding
 
 PADDING_MODES = ("valid", "same_upper", "same_lower")
 
 
-def _is_int(value) -> bool:
-    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+def _as_int(value) -> Optional[int]:
+    """An int, also from NumPy or a tensor of one; None for anything else."""
+    if isinstance(value, (int, torch.SymInt)):
+        return None if isinstance(value, bool) else value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
-def _is_sequence(value) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
+def _as_ints(value) -> Optional[list[int]]:
+    """A sequence of ints as a list; None for anything else."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return None
+    ints = [_as_int(v) for v in value]
+    return None if any(v is None for v in ints) else ints
 
 
 def axes_list(op: str, name: str, value: Ints, axes: int) -> list[int]:
     """One value for each axis: an int stands for all of them, as does a sequence of one."""
-    if _is_int(value):
-        return [value] * axes
-    if not _is_sequence(value) or not all(_is_int(v) for v in value):
+    one = _as_int(value)
+    if one is not None:
+        return [one] * axes
+    ints = _as_ints(value)
+    if ints is None:
         raise TypeError(f"{op}: {name} must be an int or a sequence of ints, got {value!r}")
-    if len(value) not in (1, axes):
+    if len(ints) not in (1, axes):
         raise ValueError(f"{op}: {name} must be one int or {axes} ints, one for each spatial axis, got {value!r}")
-    return list(value) * (axes if len(value) == 1 else 1)
+    return ints * axes if len(ints) == 1 else ints
 
 
 def pads(op: str, padding: Padding, axes: int) -> tuple[list[int], list[int], str]:
     """(pads_begin, pads_end, auto_pad) of ``padding``: ints, one (begin, end) pair for each axis, or the name of a mode."""
-    if padding == "same":
-        raise ValueError(
-            f'{op}: padding="same" does not say which side gets the odd one: choose "same_upper" (the end, as TensorFlow and ONNX '
-            'SAME_UPPER do) or "same_lower" (the begin)'
-        )
     if isinstance(padding, str):
+        if padding == "same":
+            raise ValueError(
+                f'{op}: padding="same" does not say which side gets the odd one: choose "same_upper" (the end, as TensorFlow '
+                'and ONNX SAME_UPPER do) or "same_lower" (the begin)'
+            )
         if padding not in PADDING_MODES:
-            raise ValueError(f"{op}: padding must be ints, (begin, end) pairs or one of {', '.join(PADDING_MODES)}, got {padding!r}")
+            modes = ", ".join(PADDING_MODES)
+            raise ValueError(f"{op}: padding must be ints, (begin, end) pairs or one of {modes}, got {padding!r}")
         return [0] * axes, [0] * axes, padding
-    if _is_sequence(padding) and any(_is_sequence(p) for p in padding):
-        if len(padding) != axes or not all(_is_sequence(p) and len(p) == 2 and all(map(_is_int, p)) for p in padding):
-            raise ValueError(f"{op}: padding must have one (begin, end) pair for each of the {axes} spatial axes, got {padding!r}")
-        return [p[0] for p in padding], [p[1] for p in padding], "none"
+    if isinstance(padding, Sequence) and any(isinstance(p, Sequence) for p in padding):
+        pairs = [_as_ints(p) for p in padding]
+        if len(pairs) != axes or any(p is None or len(p) != 2 for p in pairs):
+            raise ValueError(
+                f"{op}: padding must have one (begin, end) pair for each of the {axes} spatial axes, got {padding!r}"
+            )
+        return [p[0] for p in pairs], [p[1] for p in pairs], "none"
     both = axes_list(op, "padding", padding, axes)
     return both, list(both), "none"
 

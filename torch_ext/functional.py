@@ -11,9 +11,13 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from ._arguments import Ints, Padding, axes_list, pads
+from . import _script
+from ._arguments import axes_list, pads
+from ._script import Ints, Padding
 
 __all__ = ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
+
+torch.fx.wrap("_conv_transpose")  # one node in a symbolic trace, as torch's own functions are
 
 
 def _conv_transpose(
@@ -28,20 +32,29 @@ def _conv_transpose(
     dilation: Ints,
 ) -> Tensor:
     op = f"conv_transpose{axes}d"
-    if input.dim() not in (axes + 1, axes + 2):
+    if torch.jit.is_scripting():
+        strides, dilations = _script.axes_list(stride, axes), _script.axes_list(dilation, axes)
+        output_paddings = _script.axes_list(output_padding, axes)
+        pads_begin, pads_end, auto_pad = _script.pads(op, padding, axes)
+    else:
+        if not isinstance(input, Tensor) and not hasattr(input, "__torch_function__"):
+            raise TypeError(f"{op}: input must be a Tensor, got {type(input).__name__}")
+        strides, dilations = axes_list(op, "stride", stride, axes), axes_list(op, "dilation", dilation, axes)
+        output_paddings = axes_list(op, "output_padding", output_padding, axes)
+        pads_begin, pads_end, auto_pad = pads(op, padding, axes)
+    if input.dim() != axes + 1 and input.dim() != axes + 2:
         raise RuntimeError(f"{op}: input must have {axes + 1} (unbatched) or {axes + 2} dimensions, got sizes {list(input.shape)}")
-    pads_begin, pads_end, auto_pad = pads(op, padding, axes)
     unbatched = input.dim() == axes + 1
     output = torch.ops.torch_ext.conv_transpose(
         input.unsqueeze(0) if unbatched else input,
         weight,
         bias,
-        strides=axes_list(op, "stride", stride, axes),
+        strides=strides,
         pads_begin=pads_begin,
         pads_end=pads_end,
-        dilations=axes_list(op, "dilation", dilation, axes),
+        dilations=dilations,
         auto_pad=auto_pad,
-        output_padding=axes_list(op, "output_padding", output_padding, axes),
+        output_padding=output_paddings,
         groups=groups,
         data_format="NCX",
         weights_format="IOX",

@@ -13,6 +13,8 @@ from ._arguments import Padding, pads, same_pads
 
 __all__ = ["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
+torch.fx.wrap("_forward")  # one node in a symbolic trace: tracers look into modules that are not torch.nn's
+
 
 def _padding_for(
     input: Tensor,
@@ -58,7 +60,7 @@ def _forward(
 ) -> Tensor:
     axes = len(kernel_size)
     if input.dim() != axes + 1 and input.dim() != axes + 2:
-        raise RuntimeError(f"input must have {axes + 1} (unbatched) or {axes + 2} dimensions, got sizes {input.shape}")
+        raise RuntimeError(f"ConvTranspose{axes}d: input must have {axes + 1} (unbatched) or {axes + 2} dimensions, got sizes {input.shape}")
     if output_size is not None:
         output_padding = _padding_for(input, output_size, kernel_size, stride, dilation, pads_begin, pads_end)
     unbatched = input.dim() == axes + 1

@@ -116,6 +116,23 @@ def test_compiled_under_autocast():
     torch.testing.assert_close(got, expected)
 
 
+def test_symbolic_trace_sees_one_node_a_layer():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = torch_ext.nn.ConvTranspose2d(4, 6, 3, stride=2, padding="same_upper")
+            self.weight = torch.nn.Parameter(torch.randn(6, 3, 2, 2))
+
+        def forward(self, x):
+            return torch_ext.functional.conv_transpose2d(self.up(x), self.weight, stride=2, padding=((1, 0), (0, 1)))
+
+    net = Net()
+    traced = torch.fx.symbolic_trace(net)
+    assert len([node for node in traced.graph.nodes if node.op == "call_function"]) == 2, traced.code
+    x = torch.randn(2, 4, 5, 6)
+    assert torch.equal(traced(x), net(x))
+
+
 @pytest.mark.parametrize("strict", (False, True))
 def test_export_round_trip_with_dynamic_shapes(strict):
     class Decoder(torch.nn.Module):

@@ -4,6 +4,7 @@
 import inspect
 import itertools
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,15 @@ def test_functional_equals_torch(axes, call):
         torch.testing.assert_close(OURS[axes](x[0], w, b, **call), expected[0])  # unbatched
     per_axis = {k: [v] * axes if k != "groups" else v for k, v in call.items()}
     torch.testing.assert_close(OURS[axes](x, w, bias, **per_axis), THEIRS[axes](x, w, bias, **call))
+
+
+@pytest.mark.parametrize("two", (np.int64(2), torch.tensor(2), torch.Size([2, 2]), (np.int32(2), torch.tensor(2))), ids=repr)
+def test_functional_takes_ints_of_numpy_and_tensors(two):
+    x, w, bias = tensors(2)
+    pairs = (tuple(two),) * 2 if isinstance(two, tuple) else ((two, two), (two, two))
+    expected = OURS[2](x, w, bias, stride=2, padding=2, dilation=2)
+    for padding in (two, pairs):
+        assert torch.equal(OURS[2](x, w, bias, stride=two, padding=padding, dilation=two), expected)
 
 
 @every_axes

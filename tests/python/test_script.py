@@ -82,6 +82,46 @@ def test_every_module_scripts(axes, padding):
     assert torch.equal(script(x, size), module(x, size))
 
 
+def paddings(axes):
+    """Every form of padding, over `axes` axes."""
+    ints = [1, 0, 2][:axes]
+    pairs = ((1, 0),) * axes, [(0, 1)] * axes, [[0, 1]] * axes
+    return 1, (1,), [1], tuple(ints), ints, "valid", "same_upper", "same_lower", *pairs
+
+
+@pytest.mark.parametrize("axes", (1, 2, 3))
+def test_functional_scripts(axes):
+    function = getattr(torch_ext.functional, f"conv_transpose{axes}d")
+    script = torch.jit.script(function)
+    x, w, bias = torch.randn(2, 4, *(6, 5, 4)[:axes]), torch.randn(4, 3, *(3, 2, 3)[:axes]), torch.randn(6)
+    for padding in paddings(axes):
+        for stride in (2, (2,), [2], (2, 3, 2)[:axes], [2, 3, 2][:axes]):
+            call = dict(stride=stride, padding=padding, output_padding=(1,) * axes, groups=2)
+            assert torch.equal(script(x, w, bias, **call), function(x, w, bias, **call)), call
+            assert torch.equal(script(x[0], w, bias, **call), function(x[0], w, bias, **call)), call
+    for bad in ("same", "full", [[1]] * axes, [[1, 1]] * (axes + 1), [1] * (axes + 1)):
+        with pytest.raises((RuntimeError, torch.jit.Error), match="pad"):
+            script(x, w, bias, padding=bad, groups=2)
+
+
+def test_functional_in_a_scripted_module_survives_saving(tmp_path):
+    class Up(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 3, 3, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch_ext.functional.conv_transpose2d(x, self.weight, stride=2, padding=((1, 0), (0, 1)))
+            strides = [2, x.size(1) // 2]
+            return y + torch_ext.functional.conv_transpose2d(x, self.weight, None, strides, (1, 1), output_padding=(1, 1))
+
+    module = Up()
+    x = torch.randn(2, 4, 5, 6)
+    path = str(tmp_path / "up.pt")
+    torch.jit.script(module).save(path)
+    assert torch.equal(torch.jit.load(path)(x), module(x))
+
+
 @pytest.mark.parametrize("axes", (1, 2, 3))
 def test_functional_traces(axes):
     function = getattr(torch_ext.functional, f"conv_transpose{axes}d")
