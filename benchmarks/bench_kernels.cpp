@@ -33,7 +33,7 @@ void run(benchmark::State& state, const Problem& problem, const char* kernel, do
   const size_t bytes = size_t(plan->workspace_bytes() + 63) / 64 * 64;
   const std::unique_ptr<void, decltype(&std::free)> workspace(std::aligned_alloc(64, std::max<size_t>(bytes, 64)), std::free);
   const std::clock_t start = std::clock();  // processor time, as others may be using the core
-  for (auto _ : state) plan->run({x.data(), w.data(), y.data(), bias.data(), workspace.get()}, serial);
+  for (auto _ : state) plan->run({x.data(), w.data(), y.data(), problem.bias ? bias.data() : nullptr, workspace.get()}, serial);
   const double seconds = double(std::clock() - start) / CLOCKS_PER_SEC / double(state.iterations());
   const double flops = 2.0 * double(g.batch * g.groups * g.x_channels * g.y_channels) * double(g.x_positions() * g.w_positions());
   state.counters["GFLOP/s"] = flops / seconds / 1e9;

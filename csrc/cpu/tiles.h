@@ -3,6 +3,7 @@
 // Real is the type that is computed in: float for f32, bf16 and f16, double for f64.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "csrc/cpu/cpu.h"
 
@@ -42,17 +43,36 @@ struct OuterTile {
   int64_t out_pitch, columns;
 };
 
-// A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over c < depth, t <
-// taps of weights[(c*taps + t)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < vectors * lanes.
-inline constexpr int kWideRows = 4, kWideVectors = 12;
+// A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over t < taps, c <
+// depth of weights[t][(first + c)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < columns <= vectors
+// * lanes; `out` has room for whole vectors.
+inline constexpr int kWideRows = 14, kWideVectors = 12;
 template <class Real>
 struct WideTile {
   const Real* in;
-  int64_t in_pitch, depth, taps;
+  int64_t in_pitch, first, depth, taps;
   const int64_t* offsets;
-  const Real *weights, *init;
+  const Real* const* weights;
+  const Real* init;
   Real* out;
-  int64_t out_pitch;
+  int64_t out_pitch, columns;
+};
+
+// One line of an overlap-add: to[j*step + r] = init + sum over the taps of phase r, of those for which 0 <= j + delta < extent,
+// of from[row*pitch + j + delta], for j*step + r < count, r < step.
+struct OverlapTap {
+  int64_t row, delta;
+};
+template <class Real>
+struct OverlapLine {
+  const Real* from;
+  int64_t pitch, extent;
+  const std::vector<OverlapTap>* phases;  // step of them
+  int64_t step;
+  Real init;
+  Real* to;
+  int64_t count;
+  Real* lines;  // room for `step` lines of whole vectors
 };
 
 // A dot tile: out[t] += sum over runs r, p < length of a[r*a_pitch + p] * b[offsets[t] + r*b_pitch + p] for t < taps of the tile.
@@ -86,6 +106,7 @@ struct Tiles {
   void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);
   // to[j*step + r] = from[r*pitch + j] for j*step + r < count, r < step.
   void (*weave)(const Real* from, int64_t pitch, int64_t step, Real* to, int64_t count);
+  void (*overlap)(const OverlapLine<Real>&);
   // to[j] = from[2*j] for j < count; reads nothing past the last of them.
   void (*every_other)(const Real* from, Real* to, int64_t count);
   // Whether none of the values is an infinity or a NaN.

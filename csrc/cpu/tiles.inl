@@ -73,16 +73,30 @@ void wide_tile(const WideTile<typename V::Real>& t) {
   typename V::Reg acc[Rows][Vectors];
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
-  const auto* w = t.weights;
+  const auto mask = V::first(t.columns - (Vectors - 1) * V::lanes);
+  const auto load = [&](const typename V::Real* in, int v) {
+    return v < Vectors - 1 ? V::load(in + v * V::lanes) : V::load_masked(in + v * V::lanes, mask);
+  };
   for (int64_t c = 0; c < t.depth; ++c) {
     const auto* plane = t.in + c * t.in_pitch;
-    for (int64_t tap = 0; tap < t.taps; ++tap, w += Rows) {
+    for (int64_t tap = 0; tap < t.taps; ++tap) {
       const auto* in = plane + t.offsets[tap];
-      typename V::Reg weight[Rows];
-      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) weight[m] = V::set(w[m]);
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
-        const auto x = V::load(in + v * V::lanes);
-        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][v] = V::fma(weight[m], x, acc[m][v]);
+      const auto* w = t.weights[tap] + (t.first + c) * Rows;
+      // The shorter side stays in registers, the other one passes by.
+      if constexpr (Rows < Vectors) {
+        typename V::Reg weight[Rows];
+        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) weight[m] = V::set(w[m]);
+        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
+          const auto x = load(in, v);
+          TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][v] = V::fma(weight[m], x, acc[m][v]);
+        }
+      } else {
+        typename V::Reg x[Vectors];
+        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) x[v] = load(in, v);
+        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+          const auto weight = V::set(w[m]);
+          TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(weight, x[v], acc[m][v]);
+        }
       }
     }
   }
@@ -200,6 +214,42 @@ void weave(const typename V::Real* from, int64_t pitch, int64_t step, typename V
   for (int64_t r = 0; r < count - whole * step; ++r) to[whole * step + r] = from[r * pitch + whole];
 }
 
+// The vector of phase r whose first cell is j.
+template <class V>
+typename V::Reg overlapped(const OverlapLine<typename V::Real>& t, int64_t r, int64_t j) {
+  auto sum = V::set(t.init);
+  for (const OverlapTap& tap : t.phases[r]) {
+    const int64_t i = j + tap.delta;
+    const auto* from = t.from + tap.row * t.pitch + i;
+    if (i >= 0 && i + V::lanes <= t.extent) {
+      sum = V::add(sum, V::load(from));
+    } else if (i < t.extent && i + V::lanes > 0) {
+      sum = V::add(sum, V::load_between(from, -i, t.extent - i));
+    }
+  }
+  return sum;
+}
+
+template <class V>
+void overlap(const OverlapLine<typename V::Real>& t) {
+  const int64_t cells = (t.count + t.step - 1) / t.step;
+  if (t.step == 1) {
+    for (int64_t j = 0; j < cells; j += V::lanes) V::store_first(t.to + j, t.count - j, overlapped<V>(t, 0, j));
+  } else if (t.step == 2) {
+    for (int64_t j = 0; j < cells; j += V::lanes) {
+      const auto a = overlapped<V>(t, 0, j), b = overlapped<V>(t, 1, j);
+      const int64_t left = t.count - 2 * j;
+      V::store_first(t.to + 2 * j, left, V::weave_low(a, b));
+      if (left > V::lanes) V::store_first(t.to + 2 * j + V::lanes, left - V::lanes, V::weave_high(a, b));
+    }
+  } else {
+    const int64_t pitch = (cells + V::lanes - 1) / V::lanes * V::lanes;
+    for (int64_t r = 0; r < t.step; ++r)
+      for (int64_t j = 0; j < cells; j += V::lanes) V::store(t.lines + r * pitch + j, overlapped<V>(t, r, j));
+    weave<V>(t.lines, pitch, t.step, t.to, t.count);
+  }
+}
+
 template <class V>
 void scale(const typename V::Real* from, typename V::Real factor, typename V::Real* to, int64_t count, bool add) {
   const auto by = V::set(factor);
@@ -296,6 +346,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.transpose = transpose<V>;
   table.transpose_rows = transpose_rows<V>;
   table.weave = weave<V>;
+  table.overlap = overlap<V>;
   table.scale = scale<V>;
   table.winograd_input = winograd_input<V>;
   table.winograd_output = winograd_output<V>;

@@ -26,6 +26,10 @@ struct F32 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(bound), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
   static Reg load_masked(const float* p, Mask mask) { return _mm256_maskload_ps(p, mask); }
+  // Lanes from `begin`, which may be negative, up to `end`.
+  static Reg load_between(const float* p, int64_t begin, int64_t end) {
+    return load_masked(p, _mm256_andnot_si256(first(begin > 0 ? begin : 0), first(end)));
+  }
   static void store_masked(float* p, Mask mask, Reg v) { _mm256_maskstore_ps(p, mask, v); }
   static Reg load_first(const float* p, int64_t n) { return n >= lanes ? load(p) : load_masked(p, first(n)); }
   static void store_first(float* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, first(n), v); }
@@ -118,6 +122,10 @@ struct F64 {
   static void store(double* p, Reg v) { _mm256_storeu_pd(p, v); }
   static Mask first(int64_t n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }
   static Reg load_masked(const double* p, Mask mask) { return _mm256_maskload_pd(p, mask); }
+  // Lanes from `begin`, which may be negative, up to `end`.
+  static Reg load_between(const double* p, int64_t begin, int64_t end) {
+    return load_masked(p, _mm256_andnot_si256(first(begin > 0 ? begin : 0), first(end)));
+  }
   static void store_masked(double* p, Mask mask, Reg v) { _mm256_maskstore_pd(p, mask, v); }
   static Reg load_first(const double* p, int64_t n) { return n >= lanes ? load(p) : load_masked(p, first(n)); }
   static void store_first(double* p, int64_t n, Reg v) { n >= lanes ? store(p, v) : store_masked(p, first(n), v); }
@@ -147,9 +155,11 @@ struct F64 {
 
 #include "csrc/cpu/tiles.inl"
 
-// 16 registers: 12 x 1, 6 x 2 and 4 x 3 accumulators, each with its panel vectors and one broadcast.
-constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 6, 4>(), std::integer_sequence<int, 12, 6, 4, 2>());
-constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 6, 4>(), std::integer_sequence<int, 12, 6, 4, 2>());
+// 16 registers: 12 x 1, 6 x 2 and 4 x 3 accumulators, each with its panel vectors and one broadcast; wide tiles with the shorter
+// of their sides and one more.
+using Widest = std::integer_sequence<int, 12, 6, 4, 3, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1>;
+constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 6, 4>(), Widest());
+constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 6, 4>(), Widest());
 
 }  // namespace avx2
 

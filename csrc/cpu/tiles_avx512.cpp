@@ -26,6 +26,10 @@ struct F32 {
   static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
   static Mask first(int64_t n) { return n >= lanes ? Mask(0xffff) : Mask((1u << n) - 1); }
   static Reg load_masked(const float* p, Mask mask) { return _mm512_maskz_loadu_ps(mask, p); }
+  // Lanes from `begin`, which may be negative, up to `end`.
+  static Reg load_between(const float* p, int64_t begin, int64_t end) {
+    return load_masked(p, Mask(first(end) & ~first(begin > 0 ? begin : 0)));
+  }
   static void store_masked(float* p, Mask mask, Reg v) { _mm512_mask_storeu_ps(p, mask, v); }
   static Reg load_first(const float* p, int64_t n) { return load_masked(p, first(n)); }
   static void store_first(float* p, int64_t n, Reg v) { store_masked(p, first(n), v); }
@@ -116,6 +120,10 @@ struct F64 {
   static void store(double* p, Reg v) { _mm512_storeu_pd(p, v); }
   static Mask first(int64_t n) { return n >= lanes ? Mask(0xff) : Mask((1u << n) - 1); }
   static Reg load_masked(const double* p, Mask mask) { return _mm512_maskz_loadu_pd(mask, p); }
+  // Lanes from `begin`, which may be negative, up to `end`.
+  static Reg load_between(const double* p, int64_t begin, int64_t end) {
+    return load_masked(p, Mask(first(end) & ~first(begin > 0 ? begin : 0)));
+  }
   static void store_masked(double* p, Mask mask, Reg v) { _mm512_mask_storeu_pd(p, mask, v); }
   static Reg load_first(const double* p, int64_t n) { return load_masked(p, first(n)); }
   static void store_first(double* p, int64_t n, Reg v) { store_masked(p, first(n), v); }
@@ -153,11 +161,11 @@ struct F64 {
 
 #include "csrc/cpu/tiles.inl"
 
-// 32 registers: 12 x 1, 12 x 2, 8 x 3 and 6 x 4 accumulators, each with its panel vectors and one broadcast.
-constexpr Tiles<float> f32 =
-    make_tiles<F32>(std::integer_sequence<int, 12, 12, 8, 6>(), std::integer_sequence<int, 12, 12, 8, 6>());
-constexpr Tiles<double> f64 =
-    make_tiles<F64>(std::integer_sequence<int, 12, 12, 8, 6>(), std::integer_sequence<int, 12, 12, 8, 6>());
+// 32 registers: 12 x 1, 12 x 2, 8 x 3 and 6 x 4 accumulators, each with its panel vectors and one broadcast; wide tiles with the
+// shorter of their sides and one more.
+using Widest = std::integer_sequence<int, 12, 12, 8, 6, 5, 4, 3, 3, 3, 2, 2, 2, 2, 2>;
+constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 12, 8, 6>(), Widest());
+constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 12, 8, 6>(), Widest());
 
 }  // namespace avx512
 

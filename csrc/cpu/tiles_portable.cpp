@@ -25,6 +25,12 @@ struct Vec {
     for (int64_t i = 0; i < mask; ++i) v[i] = p[i];
     return v;
   }
+  // Lanes from `begin`, which may be negative, up to `end`.
+  static Reg load_between(const T* p, int64_t begin, int64_t end) {
+    Reg v{};
+    for (int64_t i = begin > 0 ? begin : 0; i < end && i < lanes; ++i) v[i] = p[i];
+    return v;
+  }
   static void store_masked(T* p, Mask mask, Reg v) {
     for (int64_t i = 0; i < mask; ++i) p[i] = v[i];
   }
@@ -74,8 +80,9 @@ using F64 = Vec<double, 2>;
 #include "csrc/cpu/tiles.inl"
 
 // 16 registers, as every 64-bit instruction set has at least.
-constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 8, 6>(), std::integer_sequence<int, 8, 4, 3, 2>());
-constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 8, 6>(), std::integer_sequence<int, 8, 4, 3, 2>());
+using Widest = std::integer_sequence<int, 8, 4, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1>;
+constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 8, 6>(), Widest());
+constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 8, 6>(), Widest());
 
 }  // namespace portable
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_transpose and backward_data where a group has few result channels (depthwise layers, image heads): too few to fill a
+// conv_transpose and backward_data where a group has few result channels (depthwise layers, images): too few to fill a
 // vector, so lanes go along positions. The input of a block of cells is brought to planes in cache, one for each channel and each
 // residue of the input position modulo in_step, with zeros around it, so that a tap is a constant offset into a plane. The two
 // inner axes of a plane are run through as one long row: what falls on the border between two rows is computed and dropped, which
@@ -210,7 +210,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   });
 }
 
-// packed[phase][rows m of a tile][c][tap][m]
+// packed[phase][rows of a tile][tap][c][row]
 template <class Real>
 void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Real* packed) const {
   const bool forward = p_.operation == Operation::conv_transpose;
@@ -219,8 +219,8 @@ void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Real* packe
   for (const Phase& phase : phases_) {
     Real* to = packed + phase.packed;
     for (int64_t m = 0; m < columns_; m += kWideRows)
-      for (int64_t c = 0; c < depth_; ++c)
-        for (int64_t tap : phase.weight_offsets)
+      for (int64_t tap : phase.weight_offsets)
+        for (int64_t c = 0; c < depth_; ++c)
           for (int64_t i = m; i < std::min<int64_t>(m + kWideRows, columns_); ++i)
             tiles_->widen(p_.type, element(from, p_.type, c * depth_stride + i * column_stride + tap), to++, 1);
   }
@@ -232,6 +232,7 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
                          Real* results, const Strides& strides) const {
   const int64_t pitch = planes_.pitch(1), height = block.end[1] - block.begin[1], width = block.end[2] - block.begin[2];
   const int64_t vectors = parts_of((height - 1) * pitch + width, lanes()), step = axis_[2].out_step;
+  std::vector<const Real*> tap_weights;
   int64_t extent[kAxes];  // of the results
   for (int a = 0; a < kAxes; ++a)
     extent[a] = std::min(block.end[a] * axis_[a].out_step, axis_[a].out_extent) - block.begin[a] * axis_[a].out_step;
@@ -247,13 +248,16 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
           const int64_t taps = int64_t(phase.offsets.size());
           const int64_t channels = std::clamp<int64_t>(kMaxTerms / std::max<int64_t>(taps, 1), 1, depth_);
           const int64_t count = parts_of(vectors, most);
+          const Real* packed = weights + phase.packed + m * depth_ * taps;
+          tap_weights.clear();
+          for (int64_t t = 0; t < taps; ++t) tap_weights.push_back(packed + t * depth_ * rows);
           for (int64_t i = 0, done = 0; i < count; ++i) {
             const int64_t part = (vectors - done) / (count - i);
             for (int64_t c = 0; c < depth_; c += channels)
-              tiles_->wide[rows][part]({planes + j0 * planes_.pitch(0) + c * planes_.size() + done * lanes(), planes_.size(),
-                                        std::min(channels, depth_ - c), taps, phase.offsets.data(),
-                                        weights + phase.packed + (m * depth_ + c * rows) * taps, c ? nullptr : bias + m,
-                                        lines + r2 * rows * line_ + done * lanes(), line_});
+              tiles_->wide[rows][part]({planes + j0 * planes_.pitch(0) + c * planes_.size() + done * lanes(), planes_.size(), c,
+                                        std::min(channels, depth_ - c), taps, phase.offsets.data(), tap_weights.data(),
+                                        c ? nullptr : bias + m, lines + r2 * rows * line_ + done * lanes(), line_,
+                                        part * lanes()});
             done += part;
           }
         }

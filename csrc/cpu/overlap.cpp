@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_transpose with few output channels (image heads, the last layer of a vocoder): too few to fill a vector, so lanes go along
+// positions, and the taps of the innermost axis join the channels as rows of a matrix product
+//   lines[(channel, k2)][i1, i2] = sum over the taps of the outer axes, input channels of w[c, channel, k] * x[c, i0, i1, i2]
+// whose right side is the input as it lies in memory, whole rows at a time. The innermost axis is then an overlap-add of those
+// lines. Nothing is multiplied by a zero of a border, and each loaded vector serves as many rows as a tile has.
+#include <algorithm>
+#include <vector>
+
+#include "csrc/cpu/gather.h"
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/pack.h"
+#include "csrc/cpu/rounding.h"
+#include "csrc/cpu/scratch.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+constexpr int64_t kLinesBytes = 48 << 10;  // of a product: read at once by the overlap-add
+constexpr int64_t kBoxBytes = 256 << 10;   // of the input of a block, and of its results, where they are not used in place
+constexpr int64_t kMaxTerms = 128;         // that a tile sums at a time, for the accuracy of long sums
+constexpr double kItemFlops = 1e6;
+constexpr int64_t kItems = 64;
+constexpr int64_t kMinDepth = 4;  // input channels: below it the overlap-add costs as much as the product
+
+template <class Real>
+class Overlap final : public Plan {
+ public:
+  Overlap(const Problem& problem, Isa isa, int threads);
+  std::string describe() const override;
+  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  void run(const Buffers& buffers, const Parallel& parallel) const override;
+
+ private:
+  struct Range {
+    int64_t begin, end;
+  };
+  // What one item computes: cells of the outer axes, of one group of one sample.
+  struct Block {
+    int64_t sample, group;
+    Range cell[2];
+  };
+  // Where the planes of the input lie, and the results go: position 0 of the first channel.
+  struct View {
+    Real* origin;
+    int64_t channel, axis[2];
+  };
+
+  void choose_blocks();
+  int64_t items() const;
+  Block block(int64_t index) const;
+  Range reach(int axis, const Block& block) const;
+  void pack_weights(const void* weights, Real* packed) const;
+  View load(const Buffers& buffers, const Block& block, Real* box) const;
+  void compute(const Block& block, const View& in, const View& out, const Real* weights, const Real* bias, Real* lines) const;
+  void multiply(const Real* in, int64_t channel_pitch, int64_t count, const std::vector<int64_t>& offsets,
+                const std::vector<const Real*>& weights, Real* lines) const;
+  void store(const Buffers& buffers, const Block& block, const Real* results) const;
+
+  int64_t lanes() const { return tiles_->lanes; }
+  // Rows of the product, cut evenly into tiles.
+  int64_t rows() const { return columns_ * taps2_; }
+  int64_t row_part() const { return parts_of(rows(), parts_of(rows(), kWideRows)); }
+  int64_t group_weights() const { return p_.geometry.axis[0].w * p_.geometry.axis[1].w * rows() * p_.geometry.x_channels; }
+  int64_t result_rows(int axis) const { return block_[axis] * axis_[axis].out_step; }
+
+  Problem p_;
+  const Tiles<Real>* tiles_;
+  GatherAxis axis_[kAxes];
+  int64_t columns_, taps2_, width_;  // output channels of a group, taps and input positions of the innermost axis
+  bool in_place_input_, in_place_output_;
+  int64_t block_[2];    // cells of the outer axes
+  int64_t line_pitch_;  // positions of a product
+  int64_t box_pitch_, result_pitch_;
+  std::vector<std::vector<OverlapTap>> taps_of_phase_;  // of the innermost axis, for one channel
+  Layout layout_;
+  Layout::Part weights_part_, bias_part_, box_part_, results_part_, lines_part_;
+};
+
+template <class Real>
+Overlap<Real>::Overlap(const Problem& problem, Isa isa, int threads)
+    : p_(problem),
+      tiles_(&tiles<Real>(isa)),
+      axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
+      columns_(p_.geometry.y_channels),
+      taps2_(p_.geometry.axis[2].w),
+      width_(p_.geometry.axis[2].x) {
+  const bool same_type = bytes_of(p_.type) == int64_t(sizeof(Real));
+  in_place_input_ = same_type && (p_.x.axis[2] == 1 || width_ == 1) && (p_.x.axis[1] == width_ || axis_[1].in_extent == 1);
+  in_place_output_ = same_type && (p_.y.axis[2] == 1 || axis_[2].out_extent == 1);
+  for (const auto& taps : axis_[2].phases) {
+    taps_of_phase_.emplace_back();
+    for (const Tap& tap : taps) taps_of_phase_.back().push_back({tap.k, tap.delta});
+  }
+  choose_blocks();
+  int64_t box_rows = 1;
+  for (int a = 0; a < 2; ++a) {
+    int64_t longest = 0;
+    for (int64_t j = 0; j < axis_[a].cells; j += block_[a]) {
+      int64_t first, last;
+      axis_[a].reach(j, std::min(j + block_[a], axis_[a].cells), first, last);
+      longest = std::max(longest, last - first + 1);
+    }
+    box_rows *= std::max<int64_t>(longest, 0);
+  }
+  const Geometry& g = p_.geometry;
+  const int64_t real = sizeof(Real);
+  // An odd number of cache lines, so that the channels of a position lie in different sets of the cache.
+  box_pitch_ = round_up(box_rows * width_, 2 * 64 / real) + 64 / real;
+  result_pitch_ = result_rows(0) * result_rows(1) * axis_[2].out_extent;
+  weights_part_ = layout_.shared(g.groups * group_weights() * real);
+  bias_part_ = layout_.shared(g.groups * columns_ * real);
+  box_part_ = layout_.per_thread(in_place_input_ ? 0 : g.x_channels * box_pitch_ * real);
+  results_part_ = layout_.per_thread(in_place_output_ ? 0 : columns_ * result_pitch_ * real);
+  lines_part_ = layout_.per_thread((rows() * line_pitch_ + axis_[2].out_step * round_up(axis_[2].cells, lanes())) * real);
+  layout_.finish(threads);
+}
+
+template <class Real>
+void Overlap<Real>::choose_blocks() {
+  const Geometry& g = p_.geometry;
+  const int64_t real = sizeof(Real);
+  int64_t limit = axis_[0].cells * axis_[1].cells;
+  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (g.x_channels * width_ * real));
+  if (!in_place_output_)
+    limit = std::min(limit, kBoxBytes / (columns_ * axis_[0].out_step * axis_[1].out_step * axis_[2].out_extent * real));
+  limit = std::max<int64_t>(limit, 1);
+  const double flops =
+      2.0 * double(g.batch * g.groups) * double(g.x_positions() * g.w_positions()) * double(columns_ * g.x_channels);
+  const int64_t wanted = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
+  for (;; limit = std::max<int64_t>(1, limit / 2)) {
+    block_[1] = parts_of(axis_[1].cells, parts_of(axis_[1].cells, limit));
+    const int64_t room = std::max<int64_t>(1, limit / block_[1]);
+    block_[0] = parts_of(axis_[0].cells, parts_of(axis_[0].cells, room));
+    if (2 * items() > wanted || limit == 1) break;
+  }
+  // Whole rows of the input in a product, or a single one.
+  const int64_t most = std::clamp<int64_t>(kLinesBytes / (rows() * width_ * real), 1, block_[1]);
+  line_pitch_ = round_up(most * width_, lanes());
+}
+
+template <class Real>
+int64_t Overlap<Real>::items() const {
+  return p_.geometry.batch * p_.geometry.groups * parts_of(axis_[0].cells, block_[0]) * parts_of(axis_[1].cells, block_[1]);
+}
+
+template <class Real>
+typename Overlap<Real>::Block Overlap<Real>::block(int64_t index) const {
+  Block b;
+  for (int a = 1; a >= 0; --a) {
+    const int64_t parts = parts_of(axis_[a].cells, block_[a]), begin = index % parts * block_[a];
+    b.cell[a] = {begin, std::min(begin + block_[a], axis_[a].cells)};
+    index /= parts;
+  }
+  b.group = index % p_.geometry.groups;
+  b.sample = index / p_.geometry.groups;
+  return b;
+}
+
+template <class Real>
+std::string Overlap<Real>::describe() const {
+  const auto text = [](int64_t v) { return std::to_string(v); };
+  return text(rows()) + " rows in tiles of " + text(row_part()) + ", block " + text(block_[0]) + "x" + text(block_[1]) +
+         (in_place_input_ ? "" : ", input boxed") + (in_place_output_ ? "" : ", output boxed");
+}
+
+template <class Real>
+void Overlap<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Geometry& g = p_.geometry;
+  Real* weights = layout_.at<Real>(workspace, weights_part_);
+  Real* bias = layout_.at<Real>(workspace, bias_part_);
+  if (buffers.bias) {
+    tiles_->widen(p_.type, buffers.bias, bias, g.groups * columns_);
+  } else {
+    std::fill_n(bias, g.groups * columns_, Real(0));
+  }
+  parallel.for_each(g.groups, [&](int64_t group, int) {
+    pack_weights(element(buffers.w, p_.type, group * g.x_channels * p_.w.outer), weights + group * group_weights());
+  });
+  parallel.for_each(items(), [&](int64_t index, int thread) {
+    std::byte* scratch = layout_.thread(workspace, thread);
+    const Block of = block(index);
+    Real* results = layout_.at<Real>(scratch, results_part_);
+    View out{results, result_pitch_, {result_rows(1) * axis_[2].out_extent, axis_[2].out_extent}};
+    if (in_place_output_) {
+      out = {static_cast<Real*>(buffers.y) + of.sample * p_.y.outer + of.group * columns_ * p_.y.channel,
+             p_.y.channel,
+             {p_.y.axis[0], p_.y.axis[1]}};
+    } else {
+      for (int a = 0; a < 2; ++a) out.origin -= of.cell[a].begin * axis_[a].out_step * out.axis[a];
+    }
+    compute(of, load(buffers, of, layout_.at<Real>(scratch, box_part_)), out, weights + of.group * group_weights(),
+            bias + of.group * columns_, layout_.at<Real>(scratch, lines_part_));
+    if (!in_place_output_) store(buffers, of, results);
+  });
+}
+
+// packed[k0, k1][rows of a tile][c][row], row = channel*taps2 + k2
+template <class Real>
+void Overlap<Real>::pack_weights(const void* from, Real* to) const {
+  const Geometry& g = p_.geometry;
+  for (int64_t k0 = 0; k0 < g.axis[0].w; ++k0)
+    for (int64_t k1 = 0; k1 < g.axis[1].w; ++k1)
+      for (int64_t m = 0; m < rows(); m += row_part())
+        for (int64_t c = 0; c < g.x_channels; ++c)
+          for (int64_t row = m; row < std::min(m + row_part(), rows()); ++row)
+            tiles_->widen(p_.type,
+                          element(from, p_.type,
+                                  c * p_.w.outer + row / taps2_ * p_.w.channel + k0 * p_.w.axis[0] + k1 * p_.w.axis[1] +
+                                      row % taps2_ * p_.w.axis[2]),
+                          to++, 1);
+}
+
+// The input of a block as planes whose rows follow each other.
+template <class Real>
+typename Overlap<Real>::View Overlap<Real>::load(const Buffers& buffers, const Block& block, Real* box) const {
+  const Geometry& g = p_.geometry;
+  const int64_t start = block.sample * p_.x.outer + block.group * g.x_channels * p_.x.channel;
+  if (in_place_input_) return {static_cast<Real*>(buffers.x) + start, p_.x.channel, {p_.x.axis[0], p_.x.axis[1]}};
+  int64_t first[2], last[2];
+  for (int a = 0; a < 2; ++a) axis_[a].reach(block.cell[a].begin, block.cell[a].end, first[a], last[a]);
+  const int64_t height = std::max<int64_t>(last[1] - first[1] + 1, 0);
+  Real* to = box;
+  for (int64_t i0 = first[0]; i0 <= last[0]; ++i0)
+    for (int64_t i1 = first[1]; i1 <= last[1]; ++i1, to += width_)
+      load_planes(*tiles_, p_.type, element(buffers.x, p_.type, start + i0 * p_.x.axis[0] + i1 * p_.x.axis[1]), p_.x.axis[2],
+                  width_, p_.x.channel, g.x_channels, to, box_pitch_);
+  return {box - (first[0] * height + first[1]) * width_, box_pitch_, {height * width_, width_}};
+}
+
+// The taps that read a position inside the input for cell j: their deltas fall from tap to tap, so they are [begin, end).
+struct Reached {
+  size_t begin, end;
+  bool operator==(const Reached&) const = default;
+};
+Reached reached(const std::vector<Tap>& taps, int64_t j, int64_t extent) {
+  Reached r{0, taps.size()};
+  while (r.begin < r.end && j + taps[r.begin].delta >= extent) ++r.begin;
+  while (r.end > r.begin && j + taps[r.end - 1].delta < 0) --r.end;
+  return r;
+}
+
+template <class Real>
+void Overlap<Real>::compute(const Block& block, const View& in, const View& out, const Real* weights, const Real* bias,
+                            Real* lines) const {
+  const Geometry& g = p_.geometry;
+  const GatherAxis &axis0 = axis_[0], &axis1 = axis_[1];
+  const int64_t tap_weights = rows() * g.x_channels, most_rows = std::max<int64_t>(1, line_pitch_ / width_);
+  std::vector<int64_t> offsets;
+  std::vector<const Real*> tap_pointers;
+  for (int64_t r0 = 0; r0 < axis0.out_step; ++r0)
+    for (int64_t r1 = 0; r1 < axis1.out_step; ++r1)
+      for (int64_t j0 = block.cell[0].begin; j0 < block.cell[0].end; ++j0) {
+        const int64_t o0 = j0 * axis0.out_step + r0;
+        if (o0 >= axis0.out_extent) continue;
+        const int64_t end1 = std::min(block.cell[1].end, parts_of(axis1.out_extent - r1, axis1.out_step));
+        const Reached taps0 = reached(axis0.phases[r0], j0, axis0.in_extent);
+        for (int64_t j1 = block.cell[1].begin, next; j1 < end1; j1 = next) {
+          const Reached taps1 = reached(axis1.phases[r1], j1, axis1.in_extent);
+          for (next = j1 + 1; next < end1 && next < j1 + most_rows && reached(axis1.phases[r1], next, axis1.in_extent) == taps1;)
+            ++next;
+          offsets.clear(), tap_pointers.clear();
+          for (size_t t0 = taps0.begin; t0 < taps0.end; ++t0)
+            for (size_t t1 = taps1.begin; t1 < taps1.end; ++t1) {
+              const Tap &a = axis0.phases[r0][t0], &b = axis1.phases[r1][t1];
+              offsets.push_back((j0 + a.delta) * in.axis[0] + (j1 + b.delta) * in.axis[1]);
+              tap_pointers.push_back(weights + (a.k * g.axis[1].w + b.k) * tap_weights);
+            }
+          multiply(in.origin, in.channel, (next - j1) * width_, offsets, tap_pointers, lines);
+          for (int64_t channel = 0; channel < columns_; ++channel)
+            for (int64_t j = j1; j < next; ++j)
+              tiles_->overlap({lines + channel * taps2_ * line_pitch_ + (j - j1) * width_, line_pitch_, width_,
+                               taps_of_phase_.data(), axis_[2].out_step, bias[channel],
+                               out.origin + channel * out.channel + o0 * out.axis[0] + (j * axis1.out_step + r1) * out.axis[1],
+                               axis_[2].out_extent, lines + rows() * line_pitch_});
+        }
+      }
+}
+
+// lines[row*line_pitch + p] = sum over taps and channels of weights[tap][c][row] * in[c*channel_pitch + offsets[tap] + p], p <
+// count.
+template <class Real>
+void Overlap<Real>::multiply(const Real* in, int64_t channel_pitch, int64_t count, const std::vector<int64_t>& offsets,
+                             const std::vector<const Real*>& weights, Real* lines) const {
+  static constexpr Real kZeros[kWideRows] = {};
+  const int64_t depth = p_.geometry.x_channels, taps = int64_t(offsets.size()), vectors = parts_of(count, lanes());
+  const int64_t channels = std::clamp<int64_t>(kMaxTerms / std::max<int64_t>(taps, 1), 1, depth);
+  thread_local std::vector<const Real*> of_tile;
+  for (int64_t m = 0; m < rows(); m += row_part()) {
+    const int64_t tile_rows = std::min(row_part(), rows() - m), parts = parts_of(vectors, tiles_->max_wide_vectors[tile_rows]);
+    of_tile.clear();
+    for (const Real* tap : weights) of_tile.push_back(tap + m * depth);
+    for (int64_t i = 0, done = 0; i < parts; ++i) {
+      const int64_t part = (vectors - done) / (parts - i), first = done * lanes();
+      for (int64_t c = 0; c < depth; c += channels)
+        tiles_->wide[tile_rows][part]({in + c * channel_pitch + first, channel_pitch, c, std::min(channels, depth - c), taps,
+                                       offsets.data(), of_tile.data(), c ? nullptr : kZeros, lines + m * line_pitch_ + first,
+                                       line_pitch_, std::min(part * lanes(), count - first)});
+      done += part;
+    }
+  }
+}
+
+template <class Real>
+void Overlap<Real>::store(const Buffers& buffers, const Block& block, const Real* results) const {
+  Range o[2];
+  for (int a = 0; a < 2; ++a)
+    o[a] = {block.cell[a].begin * axis_[a].out_step, std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent)};
+  const int64_t start = block.sample * p_.y.outer + block.group * columns_ * p_.y.channel;
+  for (int64_t o0 = o[0].begin; o0 < o[0].end; ++o0)
+    for (int64_t o1 = o[1].begin; o1 < o[1].end; ++o1)
+      store_planes(*tiles_, p_.type, results + ((o0 - o[0].begin) * result_rows(1) + o1 - o[1].begin) * axis_[2].out_extent,
+                   result_pitch_, element(buffers.y, p_.type, start + o0 * p_.y.axis[0] + o1 * p_.y.axis[1]), p_.y.axis[2],
+                   axis_[2].out_extent, p_.y.channel, columns_);
+}
+
+// Worth it where a vector of output channels would be at least half empty. Channels of many groups that lie side by side are left
+// to the wide kernel, which reads several groups at once.
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
+  const Geometry& g = p.geometry;
+  if (p.operation != Operation::conv_transpose || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
+  const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
+  const bool side_by_side = g.groups > 1 && (p.x.channel == 1 || p.y.channel == 1);
+  const bool few = g.y_channels <= std::max<int64_t>(1, lanes / 2) && g.x_channels >= kMinDepth;
+  if (!request.by_name && (!few || side_by_side)) return nullptr;
+  if (p.type == Type::f64) return std::make_shared<Overlap<double>>(p, isa, request.threads);
+  return std::make_shared<Overlap<float>>(p, isa, request.threads);
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> make_overlap_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
+std::shared_ptr<Plan> make_overlap_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
+std::shared_ptr<Plan> make_overlap_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }
+
+}  // namespace torch_ext::cpu
