@@ -60,7 +60,7 @@ class Overlap final : public Plan {
   int64_t lanes() const { return tiles_->lanes; }
   // Rows of the product, cut evenly into tiles.
   int64_t rows() const { return columns_ * taps2_; }
-  int64_t row_part() const { return parts_of(rows(), parts_of(rows(), kWideRows)); }
+  int64_t row_part() const { return parts_of(rows(), parts_of(rows(), tiles_->max_wide_rows)); }
   int64_t group_weights() const { return p_.geometry.axis[0].w * p_.geometry.axis[1].w * rows() * p_.geometry.x_channels; }
   int64_t result_rows(int axis) const { return block_[axis] * axis_[axis].out_step; }
 

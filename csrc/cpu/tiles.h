@@ -92,6 +92,7 @@ struct Tiles {
   int max_rows[kMaxVectors + 1];                                           // rows of the tallest tile, by vectors
   void (*gather[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);  // [vectors][rows]
   void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
+  int max_wide_rows;
   int max_wide_vectors[kWideRows + 1];                                   // by rows
   void (*wide[kWideRows + 1][kWideVectors + 1])(const WideTile<Real>&);  // [rows][vectors]
   void (*dot[kDotTaps + 1])(const DotTile<Real>&);                       // [taps]

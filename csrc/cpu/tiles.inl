@@ -332,10 +332,11 @@ constexpr void fill_dot_tiles(Tiles<typename V::Real>& table, std::integer_seque
 // Widest[m] is how many vectors fit it beside m broadcasts and one load.
 template <class V, int... Tallest, int... Widest>
 constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest...>, std::integer_sequence<int, Widest...>) {
-  static_assert(sizeof...(Widest) == kWideRows);
+  static_assert(sizeof...(Widest) <= kWideRows);
   Tiles<typename V::Real> table{};
   table.lanes = V::lanes;
   table.max_vectors = sizeof...(Tallest);
+  table.max_wide_rows = sizeof...(Widest);
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_tiles<V, I + 1>(table, std::make_integer_sequence<int, Tallest>()), ...);
   }(std::make_integer_sequence<int, sizeof...(Tallest)>());

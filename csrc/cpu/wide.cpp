@@ -94,7 +94,7 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   bias_part_ = layout_.shared(g.groups * columns_ * real);
   // A tile may read up to a line's padding past the last plane.
   planes_part_ = layout_.per_thread((groups_ * depth_ * planes_.size() + line_) * real);
-  lines_part_ = layout_.per_thread(axis_[2].out_step * std::min<int64_t>(columns_, kWideRows) * line_ * real);
+  lines_part_ = layout_.per_thread(axis_[2].out_step * std::min<int64_t>(columns_, tiles_->max_wide_rows) * line_ * real);
   results_part_ = layout_.per_thread(in_place_output_ ? 0 : groups_ * columns_ * result_positions() * real);
   layout_.finish(threads);
 }
@@ -218,10 +218,10 @@ void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Real* packe
   const void* from = element(buffers.w, p_.type, group * p_.geometry.x_channels * p_.w.outer);
   for (const Phase& phase : phases_) {
     Real* to = packed + phase.packed;
-    for (int64_t m = 0; m < columns_; m += kWideRows)
+    for (int64_t m = 0; m < columns_; m += tiles_->max_wide_rows)
       for (int64_t tap : phase.weight_offsets)
         for (int64_t c = 0; c < depth_; ++c)
-          for (int64_t i = m; i < std::min<int64_t>(m + kWideRows, columns_); ++i)
+          for (int64_t i = m; i < std::min<int64_t>(m + tiles_->max_wide_rows, columns_); ++i)
             tiles_->widen(p_.type, element(from, p_.type, c * depth_stride + i * column_stride + tap), to++, 1);
   }
 }
@@ -236,8 +236,8 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
   int64_t extent[kAxes];  // of the results
   for (int a = 0; a < kAxes; ++a)
     extent[a] = std::min(block.end[a] * axis_[a].out_step, axis_[a].out_extent) - block.begin[a] * axis_[a].out_step;
-  for (int64_t m = 0; m < columns_; m += kWideRows) {
-    const int64_t rows = std::min<int64_t>(kWideRows, columns_ - m), most = tiles_->max_wide_vectors[rows];
+  for (int64_t m = 0; m < columns_; m += tiles_->max_wide_rows) {
+    const int64_t rows = std::min<int64_t>(tiles_->max_wide_rows, columns_ - m), most = tiles_->max_wide_vectors[rows];
     for (int64_t j0 = 0; j0 < block.end[0] - block.begin[0]; ++j0)
       for (size_t first = 0; first < phases_.size(); first += size_t(step)) {
         const int64_t o0 = j0 * axis_[0].out_step + phases_[first].r[0];
