@@ -75,7 +75,9 @@ class Gather final : public Plan {
   int64_t panel_vectors(int64_t panel) const { return std::min(vectors_, parts_of(columns_ - panel * width_, lanes())); }
   int64_t lanes() const { return tiles_->lanes; }
   int64_t taps() const { return p_.geometry.w_positions(); }
-  int64_t group_panel_size() const { return taps() * depth_ * round_up(columns_, lanes()); }
+  // Of a panel, and of all panels of a group, of which the last one may be narrower.
+  int64_t panel_size() const { return taps() * tap_pitch<Real>(depth_, width_); }
+  int64_t group_size() const { return panels_ * panel_size(); }
 
   Problem p_;
   const Tiles<Real>* tiles_;
@@ -154,7 +156,7 @@ Gather<Real>::Gather(const Problem& problem, Isa isa, int threads)
   if (box_pitch_ * int64_t(sizeof(Real)) % 2048 == 0) box_pitch_ += 64 / int64_t(sizeof(Real));
 
   const Geometry& g = p_.geometry;
-  panels_part_ = layout_.shared(g.groups * group_panel_size() * int64_t(sizeof(Real)));
+  panels_part_ = layout_.shared(g.groups * group_size() * int64_t(sizeof(Real)));
   zeros_part_ = layout_.shared(depth_ * int64_t(sizeof(Real)));
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * int64_t(sizeof(Real)));
   in_box_part_ = layout_.per_thread(in_place_input_ ? 0 : in_box * box_pitch_ * int64_t(sizeof(Real)));
@@ -247,7 +249,7 @@ void Gather<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
 // Returns whether all weights are finite.
 template <class Real>
 bool Gather<Real>::pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const {
-  const int64_t bytes = taps() * depth_ * width_ * int64_t(sizeof(Real));
+  const int64_t bytes = panel_size() * int64_t(sizeof(Real));
   const int64_t chunk = round_up(std::max<int64_t>(1, depth_ * kPackBytes / std::max<int64_t>(bytes, 1)), 16);
   const int64_t chunks = parts_of(depth_, chunk), group_stride = p_.w.outer * p_.geometry.x_channels;
   std::atomic<bool> finite{true};
@@ -255,7 +257,7 @@ bool Gather<Real>::pack_panels(const Buffers& buffers, const Parallel& parallel,
     const int64_t begin = index % chunks * chunk, panel = index / chunks % panels_, group = index / chunks / panels_;
     if (!packers_[panel == panels_ - 1].pack(element(buffers.w, p_.type, group * group_stride), panel * width_, begin,
                                              std::min(begin + chunk, depth_),
-                                             panels + group * group_panel_size() + panel * taps() * depth_ * width_))
+                                             panels + group * group_size() + panel * panel_size()))
       finite = false;
   });
   return finite;
@@ -380,11 +382,11 @@ void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t
   const Real* zeros = layout_.at<Real>(workspace, zeros_part_);
   point(block, origin, in, out_origin, out, zeros, layout_.at<std::byte>(scratch, pointers_part_), phases);
 
-  const Real* group_panels = layout_.at<Real>(workspace, panels_part_) + group * group_panel_size();
+  const Real* group_panels = layout_.at<Real>(workspace, panels_part_) + group * group_size();
   const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
   for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
     const int64_t first = panel * width_, columns = std::min(width_, columns_ - first);
-    const Real* of_panel = group_panels + panel * taps() * depth_ * width_;
+    const Real* of_panel = group_panels + panel * panel_size();
     const int64_t out_offset = in_place_output_ ? first : 0;
     for (const Phase& phase : phases) {
       if (finite) {
@@ -404,11 +406,11 @@ void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t
 template <class Real>
 void Gather<Real>::run_phase(const Phase& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                              const Real* bias) const {
-  const int64_t width = vectors * lanes();
+  const int64_t width = vectors * lanes(), pitch = tap_pitch<Real>(depth_, width);
   constexpr int64_t kTapsAtOnce = 64;
   const Real* tap_panels[kTapsAtOnce];
   const auto pass = [&](int64_t first_tap, int64_t taps, int64_t first, int64_t depth, bool fresh) {
-    for (int64_t t = 0; t < taps; ++t) tap_panels[t] = panel + phase.tap_index[first_tap + t] * depth_ * width;
+    for (int64_t t = 0; t < taps; ++t) tap_panels[t] = panel + phase.tap_index[first_tap + t] * pitch;
     GatherTile<Real> tile{phase.rows + first_tap * phase.positions,
                           phase.positions,
                           tap_panels,
@@ -443,12 +445,12 @@ void Gather<Real>::run_phase(const Phase& phase, const Real* panel, int64_t vect
 template <class Real>
 void Gather<Real>::run_phase_exactly(const Phase& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
                                      int64_t out_offset, const Real* bias) const {
-  const int64_t tap_size = depth_ * vectors * lanes();
+  const int64_t pitch = tap_pitch<Real>(depth_, vectors * lanes());
   for (int64_t i = 0; i < phase.positions; ++i) {
     tiles_->gather[vectors][1]({nullptr, 0, nullptr, 0, 0, 0, phase.out + i, out_offset, bias, columns});
     for (int64_t t = 0; t < phase.taps; ++t) {
       const Real* const* row = phase.rows + t * phase.positions + i;
-      const Real* tap_panel = panel + phase.tap_index[t] * tap_size;
+      const Real* tap_panel = panel + phase.tap_index[t] * pitch;
       if (*row != zeros)
         tiles_->gather[vectors][1]({row, 0, &tap_panel, 1, 0, depth_, phase.out + i, out_offset, nullptr, columns});
     }

@@ -163,7 +163,12 @@ void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64
 
 template <class Real>
 PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width)
-    : tiles_(&tiles), type_(type), w_(weights), width_(width), tap_count_(w_.taps[0] * w_.taps[1] * w_.taps[2]) {
+    : tiles_(&tiles),
+      type_(type),
+      w_(weights),
+      width_(width),
+      tap_count_(w_.taps[0] * w_.taps[1] * w_.taps[2]),
+      tap_pitch_(tap_pitch<Real>(w_.depth, width)) {
   bool dense_taps = true;
   for (int64_t a = kAxes - 1, step = 1; a >= 0; step *= w_.taps[a--])
     dense_taps = dense_taps && (w_.taps[a] == 1 || w_.tap_stride[a] == step);
@@ -174,11 +179,11 @@ PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const Weight
                                                          : Order::scattered;
   if (order_ == Order::everything)
     for (int64_t c = 0; c < w_.depth; ++c)
-      for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back((k * w_.depth + c) * width_);
+      for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back(k * tap_pitch_ + c * width_);
   if (order_ == Order::channels_of_a_tap)
     for (int64_t c = 0; c < w_.depth; ++c) offsets_.push_back(c * width_);
   if (order_ == Order::taps_of_a_channel)
-    for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back(k * w_.depth * width_);
+    for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back(k * tap_pitch_);
 }
 
 template <class Real>
@@ -186,7 +191,7 @@ bool PanelPacker<Real>::pack(const void* weights, int64_t first_column, int64_t 
   copy(weights, first_column, begin, end, panel);
   bool finite = true;
   for (int64_t k = 0; k < tap_count_; ++k)
-    finite = tiles_->finite(panel + (k * w_.depth + begin) * width_, (end - begin) * width_) && finite;
+    finite = tiles_->finite(panel + k * tap_pitch_ + begin * width_, (end - begin) * width_) && finite;
   return finite;
 }
 
@@ -222,7 +227,7 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t 
     case Order::columns:
       return for_each_tap([&](int64_t k, int64_t tap) {
         for (int64_t c = begin; c < end; ++c) {
-          Real* to = panel + (k * w_.depth + c) * width_;
+          Real* to = panel + k * tap_pitch_ + c * width_;
           tiles_->widen(type_, element(from, type_, tap + c * w_.depth_stride), to, columns);
           std::fill(to + columns, to + width_, Real(0));
         }
@@ -230,9 +235,8 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t 
     case Order::everything:
       return transpose(begin * tap_count_, offsets_.data() + begin * tap_count_, (end - begin) * tap_count_, panel);
     case Order::channels_of_a_tap:
-      return for_each_tap([&](int64_t k, int64_t tap) {
-        transpose(tap + begin, offsets_.data() + begin, end - begin, panel + k * w_.depth * width_);
-      });
+      return for_each_tap(
+          [&](int64_t k, int64_t tap) { transpose(tap + begin, offsets_.data() + begin, end - begin, panel + k * tap_pitch_); });
     case Order::taps_of_a_channel:
       for (int64_t c = begin; c < end; ++c) transpose(c * w_.depth_stride, offsets_.data(), tap_count_, panel + c * width_);
       return;
@@ -242,7 +246,7 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t 
         for_each_tap([&](int64_t k, int64_t tap) {
           for (int64_t c = begin; c < end; ++c)
             for (int64_t n = 0; n < width_; ++n)
-              panel[(k * w_.depth + c) * width_ + n] =
+              panel[k * tap_pitch_ + c * width_ + n] =
                   n < columns ? Real(widen(source[tap + c * w_.depth_stride + n * w_.columns_stride])) : Real(0);
         });
       });

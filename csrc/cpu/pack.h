@@ -41,7 +41,15 @@ struct WeightsMatrix {
   int64_t taps[kAxes], tap_stride[kAxes];
 };
 
-// panel[(k*depth + c)*width + n] = w[c, first_column + n, k] for c in [begin, end), zero where first_column + n >= columns.
+// From one tap of a panel to the next. The lines of the taps are written side by side, and a distance that is a multiple of a
+// page would put them all into the same sets of every cache: twice the time.
+template <class Real>
+int64_t tap_pitch(int64_t depth, int64_t width) {
+  constexpr int64_t kPage = 4096 / sizeof(Real), kLine = 64 / sizeof(Real);
+  return depth * width + (depth * width % kPage ? 0 : kLine);
+}
+
+// panel[k*tap_pitch + c*width + n] = w[c, first_column + n, k] for c in [begin, end), zero where first_column + n >= columns.
 // The order of packing follows the order of the weights in memory; built once for a plan.
 template <class Real>
 class PanelPacker {
@@ -56,7 +64,7 @@ class PanelPacker {
   const Tiles<Real>* tiles_;
   Type type_;
   WeightsMatrix w_;
-  int64_t width_, tap_count_;
+  int64_t width_, tap_count_, tap_pitch_;
   // What is consecutive in memory for a fixed column (or the columns themselves), and where in the panel each element of such a
   // run goes.
   enum class Order { columns, taps_of_a_channel, everything, channels_of_a_tap, scattered } order_;

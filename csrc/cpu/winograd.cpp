@@ -96,6 +96,7 @@ class Winograd final : public Plan {
   }
   // Transformed weights of a group, and where its panel starts.
   int64_t group_weights() const { return phases_ * points_ * p_.geometry.x_channels * round_up(p_.geometry.y_channels, lanes()); }
+  int64_t panel_size() const { return p_.geometry.w_positions() * tap_pitch<float>(p_.geometry.x_channels, width_); }  // packed
   int64_t panel_start(int64_t panel) const { return panel * phases_ * points_ * p_.geometry.x_channels * width_; }
 
   Problem p_;
@@ -149,7 +150,7 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads) : p_(problem), 
   weights_part_ = layout_.shared(g.groups * group_weights() * real);
   zeros_part_ = layout_.shared(pitch_ * real);
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
-  panels_part_ = layout_.shared(g.groups * g.w_positions() * g.x_channels * round_up(g.y_channels, lanes()) * real);
+  panels_part_ = layout_.shared(g.groups * panels_ * panel_size() * real);
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : box * pitch_ * real);
   input_part_ = layout_.per_thread(points_ * tiles * pitch_ * real);
   products_part_ = layout_.per_thread(points_ * tiles * width_ * real);
@@ -251,8 +252,8 @@ bool Winograd::transform_weights(const Buffers& buffers, const Parallel& paralle
     const int64_t begin = index % chunks * kChannels, end = std::min(begin + kChannels, g.x_channels);
     const int64_t panel = index / chunks % panels_, group = index / chunks / panels_;
     const int64_t width = panel_vectors(panel) * lanes(), count = (end - begin) * width;
-    float* packed = layout_.at<float>(workspace, panels_part_) +
-                    g.w_positions() * g.x_channels * (group * round_up(g.y_channels, lanes()) + panel * width_);
+    const int64_t pitch = tap_pitch<float>(g.x_channels, width);
+    float* packed = layout_.at<float>(workspace, panels_part_) + (group * panels_ + panel) * panel_size();
     const PanelPacker<float>& packer = packers_[panel == panels_ - 1];
     if (!packer.pack(element(buffers.w, p_.type, group * g.x_channels * p_.w.outer), panel * width_, begin, end, packed))
       finite = false;
@@ -280,7 +281,7 @@ bool Winograd::transform_weights(const Buffers& buffers, const Parallel& paralle
                 k = k * g.axis[a].w + (axis_[a].transformed ? r[a] + (t[a] == 0 ? s : 0) : 0);
               }
               if (factor == 0) continue;
-              tiles_->scale(packed + (k * g.x_channels + begin) * width, factor, to, count, !first);
+              tiles_->scale(packed + k * pitch + begin * width, factor, to, count, !first);
               first = false;
             }
       }
