@@ -11,6 +11,9 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
   const int64_t last = t.columns - (Vectors - 1) * V::lanes;  // valid lanes of the last vector
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
+  // The results' lines come while the sums are made.
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) __builtin_prefetch(t.out[m] + t.out_offset + v * V::lanes, 1);
   for (int64_t tap = 0; tap < t.taps; ++tap) {
     const Real* a[Rows];
     TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) a[m] = t.rows[tap * t.row_pitch + m] + t.first;
