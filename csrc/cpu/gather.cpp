@@ -85,6 +85,7 @@ class Gather final : public Plan {
   Strides in_, out_;
   int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
   bool in_place_input_, in_place_output_;
+  bool ask_for_rows_;                       // of the input in advance, as none is read twice (kernel <= stride)
   int64_t vectors_, width_, panels_;        // vectors and columns of a panel, panels of a group
   std::vector<PanelPacker<Real>> packers_;  // for the panels, and for the last one where it is narrower
   int64_t block_samples_, block_cells_[kAxes], panels_per_item_;
@@ -118,6 +119,7 @@ Gather<Real>::Gather(const Problem& problem, Isa isa, int threads)
   const bool same_type = bytes_of(p_.type) == int64_t(sizeof(Real));
   in_place_input_ = same_type && (in_.channel == 1 || depth_ == 1);
   in_place_output_ = same_type && (out_.channel == 1 || columns_ == 1);
+  ask_for_rows_ = in_place_input_ && taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
 
   const int64_t total = parts_of(columns_, lanes());
   panels_ = parts_of(total, tiles_->max_vectors);
@@ -424,6 +426,7 @@ void Gather<Real>::run_phase(const Phase& phase, const Real* panel, int64_t vect
     const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(phase.positions, tallest);
     for (int64_t i = 0, done = 0; i < count; ++i) {
       const int64_t rows = (phase.positions - done) / (count - i);  // tiles of even height
+      tile.next = ask_for_rows_ && done + 2 * rows <= phase.positions ? rows : 0;
       tiles_->gather[vectors][rows](tile);
       tile.rows += rows;
       tile.out += rows;

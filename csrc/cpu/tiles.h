@@ -27,6 +27,7 @@ struct GatherTile {
   int64_t out_offset;
   const Real* init;  // width reals
   int64_t columns;
+  int64_t next = 0;  // rows to where those of the next tile are, which are asked for in advance; 0: none
 };
 
 // An outer-product tile: out[m*out_pitch + n] += sum over runs r, p < count of a[r][p*a_pitch + m] * b[r][p*b_pitch + n].

@@ -19,6 +19,8 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
     TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) a[m] = t.rows[tap * t.row_pitch + m] + t.first;
     const Real* b = t.panels[tap] + t.first * width;
     const int64_t depth = t.depth;
+    for (int64_t c = 0; t.next && c < depth; c += 64 / int64_t(sizeof(Real)))
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) __builtin_prefetch(t.rows[tap * t.row_pitch + t.next + m] + t.first + c);
     _Pragma("GCC unroll 2") for (int64_t c = 0; c < depth; ++c) {
       typename V::Reg column[Vectors];
       TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) column[v] = V::load(b + v * V::lanes);
