@@ -21,6 +21,16 @@ namespace {
 
 double peak_gflops(cpu::Isa isa) { return torch_ext_fma_peak(int(isa), 0.5) / 1e9; }
 
+// Aligned as torch's allocator aligns tensors.
+struct Operand {
+  float* data;
+  Operand(int64_t count, float value) : data(static_cast<float*>(std::aligned_alloc(64, size_t(count * 4 + 63) / 64 * 64 + 64))) {
+    std::fill_n(data, count, value);
+  }
+  ~Operand() { std::free(data); }
+  Operand(const Operand&) = delete;
+};
+
 void run(benchmark::State& state, const Problem& problem, const char* kernel, double peak) {
   const auto plan = cpu::make_plan(problem, cpu::active_isa(), 1, kernel);
   const cpu::Parallel serial{1, [](int64_t count, const std::function<void(int64_t, int)>& task) {
@@ -28,12 +38,10 @@ void run(benchmark::State& state, const Problem& problem, const char* kernel, do
                              }};
   const Geometry& g = problem.geometry;
   // Values that are neither zero nor subnormal, as those of a trained layer.
-  std::vector<float> x(size_t(g.x_size()), 0.5f), w(size_t(g.w_size()), 0.25f), y(size_t(g.y_size()), 0.125f),
-      bias(size_t(g.groups * g.y_channels), 1.f);
-  const size_t bytes = size_t(plan->workspace_bytes() + 63) / 64 * 64;
-  const std::unique_ptr<void, decltype(&std::free)> workspace(std::aligned_alloc(64, std::max<size_t>(bytes, 64)), std::free);
+  const Operand x(g.x_size(), 0.5f), w(g.w_size(), 0.25f), y(g.y_size(), 0.125f), bias(g.groups * g.y_channels, 1.f);
+  const Operand workspace(plan->workspace_bytes() / int64_t(sizeof(float)) + 1, 0.f);
   const std::clock_t start = std::clock();  // processor time, as others may be using the core
-  for (auto _ : state) plan->run({x.data(), w.data(), y.data(), problem.bias ? bias.data() : nullptr, workspace.get()}, serial);
+  for (auto _ : state) plan->run({x.data, w.data, y.data, problem.bias ? bias.data : nullptr, workspace.data}, serial);
   const double seconds = double(std::clock() - start) / CLOCKS_PER_SEC / double(state.iterations());
   const double flops = 2.0 * double(g.batch * g.groups * g.x_channels * g.y_channels) * double(g.x_positions() * g.w_positions());
   state.counters["GFLOP/s"] = flops / seconds / 1e9;
