@@ -30,7 +30,8 @@ struct GatherTile {
   int64_t next = 0;  // rows to where those of the next tile are, which are asked for in advance; 0: none
 };
 
-// An outer-product tile: out[m*out_pitch + n] += sum over runs r, p < count of a[r][p*a_pitch + m] * b[r][p*b_pitch + n].
+// An outer-product tile: out[m*out_pitch + n] (+)= sum over runs r, p < count of a[r][p*a_pitch + m] * b[r][p*b_pitch + n], added
+// to what is there where `add`.
 template <class Real>
 struct OuterRun {
   const Real *a, *b;
@@ -42,6 +43,7 @@ struct OuterTile {
   int64_t run_count, a_offset, b_offset, a_pitch, b_pitch;
   Real* out;
   int64_t out_pitch, columns;
+  bool add = true;
 };
 
 // A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over t < taps, c <

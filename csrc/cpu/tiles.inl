@@ -67,9 +67,10 @@ void outer_tile(const OuterTile<typename V::Real>& t) {
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
     Real* to = t.out + m * t.out_pitch;
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v)
-      V::store(to + v * V::lanes, V::add(V::load(to + v * V::lanes), acc[m][v]));
-    const auto end = V::load_first(to + (Vectors - 1) * V::lanes, last);
-    V::store_first(to + (Vectors - 1) * V::lanes, last, V::add(end, acc[m][Vectors - 1]));
+      V::store(to + v * V::lanes, t.add ? V::add(V::load(to + v * V::lanes), acc[m][v]) : acc[m][v]);
+    const auto end = acc[m][Vectors - 1];
+    to += (Vectors - 1) * V::lanes;
+    V::store_first(to, last, t.add ? V::add(V::load_first(to, last), end) : end);
   }
 }
 

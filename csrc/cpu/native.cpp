@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// All three operations where there are few positions of x (the 1x1 bottleneck of a U-Net, the first layer of a generator):
+// weights are read, or written, once and in the order in which they lie in memory, as packing them would cost more than it gains.
+// With
+//   columns[m][(c, k)] = y at the output position that position m of x reaches through tap k, channel c
+// the operations are products of x[m][i] and weights[i][(c, k)], whose rows are contiguous:
+//   conv_transpose    columns[m] = sum over i of x[m][i] * weights[i], added into y (col2im)
+//   backward_data     x[m][i] = columns[m] . weights[i], with columns taken from y (im2col)
+//   backward_weights  weights[i] = sum over m of x[m][i] * columns[m]
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/pack.h"
+#include "csrc/cpu/rounding.h"
+#include "csrc/cpu/scratch.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+constexpr int64_t kMaxPositions = 16;         // of x: beyond this packed weights are faster, by measurement
+constexpr int64_t kMinWeights = 16 << 10;     // below this packing costs nothing
+constexpr int64_t kMaxLinks = 64 << 10;       // pairs of a position and a tap
+constexpr int64_t kItems = 64, kTerms = 128;  // of a sum in a tile, for the accuracy of long sums
+constexpr int64_t kRunBytes = 2048;           // of a row of weights that an item reads, at least
+
+// A contiguous piece of a row of weights, and of a row of columns.
+struct Run {
+  int64_t weights, columns, length;
+};
+
+// Position m of x reaches y, without the channel's offset, through a tap.
+struct Link {
+  int64_t m, tap, y;
+};
+
+template <class Real>
+class Native final : public Plan {
+ public:
+  Native(const Problem& problem, Isa isa, int threads);
+  std::string describe() const override;
+  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  void run(const Buffers& buffers, const Parallel& parallel) const override;
+
+ private:
+  void link();
+  std::vector<Run> runs(int64_t first_channel, int64_t last_channel, bool all_taps) const;
+  // Of a tap in a row of columns, which has the order of the weights.
+  int64_t column(int64_t tap) const { return taps_inside_ ? tap_offset_[size_t(tap)] : tap * p_.geometry.y_channels; }
+  Real* x_of(const Buffers& buffers, int64_t m, int64_t channel) const;
+  void conv_transpose(const Buffers& buffers, int64_t group, int64_t part, int thread) const;
+  void backward_data(const Buffers& buffers, int64_t group, int64_t part) const;
+  void backward_weights(const Buffers& buffers, int64_t group, int64_t part) const;
+  void gather_columns(const Buffers& buffers, int64_t group, Real* columns) const;
+  void product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out, int64_t out_pitch,
+               int64_t columns, bool add) const;
+
+  Problem p_;
+  const Tiles<Real>* tiles_;
+  int64_t positions_, length_;       // rows of x; elements of a row of weights
+  bool taps_inside_;                 // the taps of an output channel lie together, else the channels of a tap
+  int64_t part_channels_, parts_;    // of an item: output channels in conv_transpose, else input channels
+  std::vector<int64_t> tap_offset_;  // in a row of weights
+  std::vector<int64_t> reached_;     // taps with a link
+  std::vector<Link> links_;
+  Layout layout_;
+  Layout::Part x_part_, columns_part_, thread_columns_part_;
+};
+
+template <class Real>
+Native<Real>::Native(const Problem& problem, Isa isa, int threads)
+    : p_(problem),
+      tiles_(&tiles<Real>(isa)),
+      positions_(p_.geometry.batch * p_.geometry.x_positions()),
+      length_(p_.geometry.y_channels * p_.geometry.w_positions()),
+      taps_inside_(p_.w.channel != 1) {
+  const Geometry& g = p_.geometry;
+  link();
+  const bool forward = p_.operation == Operation::conv_transpose;
+  const int64_t channels = forward ? g.y_channels : g.x_channels, real = sizeof(Real);
+  const int64_t least = forward ? parts_of(kRunBytes, real * (taps_inside_ ? g.w_positions() : 1)) : 1;
+  part_channels_ = std::min(channels, std::max(least, parts_of(channels, kItems)));
+  parts_ = parts_of(channels, part_channels_);
+  x_part_ = layout_.shared(g.groups * positions_ * g.x_channels * real);
+  columns_part_ = layout_.shared(forward ? 0 : g.groups * positions_ * length_ * real);
+  thread_columns_part_ = layout_.per_thread(forward ? positions_ * length_ * real : 0);
+  layout_.finish(threads);
+}
+
+template <class Real>
+void Native<Real>::link() {
+  const Geometry& g = p_.geometry;
+  reached_.resize(size_t(g.w_positions()));
+  for (int64_t k = 0; k < g.w_positions(); ++k) {
+    const int64_t at[kAxes] = {k / (g.axis[1].w * g.axis[2].w), k / g.axis[2].w % g.axis[1].w, k % g.axis[2].w};
+    tap_offset_.push_back(at[0] * p_.w.axis[0] + at[1] * p_.w.axis[1] + at[2] * p_.w.axis[2]);
+    for (int64_t m = 0; m < positions_; ++m) {
+      int64_t rest = m, y = 0;
+      bool inside = true;
+      for (int a = kAxes - 1; a >= 0; --a) {
+        const int64_t o = g.axis[a].reach(rest % g.axis[a].x, at[a]);
+        rest /= g.axis[a].x;
+        inside = inside && o >= 0 && o < g.axis[a].y;
+        y += o * p_.y.axis[a];
+      }
+      if (!inside) continue;
+      links_.push_back({m, k, rest * p_.y.outer + y});
+      reached_[size_t(k)] = true;
+    }
+  }
+}
+
+// What a row of weights holds of the output channels [first, last): of all taps, or of those that reach a position.
+template <class Real>
+std::vector<Run> Native<Real>::runs(int64_t first, int64_t last, bool all_taps) const {
+  if (taps_inside_) return {{first * p_.w.channel, first * p_.w.channel, (last - first) * p_.w.channel}};
+  std::vector<Run> runs;
+  for (size_t k = 0; k < reached_.size(); ++k)
+    if (all_taps || reached_[k]) runs.push_back({tap_offset_[k] + first, column(int64_t(k)) + first, last - first});
+  return runs;
+}
+
+template <class Real>
+std::string Native<Real>::describe() const {
+  return std::to_string(positions_) + " positions, " + std::to_string(part_channels_) + " channels an item";
+}
+
+template <class Real>
+Real* Native<Real>::x_of(const Buffers& buffers, int64_t m, int64_t channel) const {
+  const Geometry& g = p_.geometry;
+  int64_t at = channel * p_.x.channel;
+  for (int a = kAxes - 1; a >= 0; --a) at += m % g.axis[a].x * p_.x.axis[a], m /= g.axis[a].x;
+  return static_cast<Real*>(buffers.x) + at + m * p_.x.outer;
+}
+
+template <class Real>
+void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Geometry& g = p_.geometry;
+  // x[group][i][m] for conv_transpose, x[group][m][i] for backward_weights.
+  const bool by_channel = p_.operation == Operation::conv_transpose;
+  Real* x = layout_.at<Real>(workspace, x_part_);
+  for (int64_t m = 0; p_.operation != Operation::backward_data && m < positions_; ++m)
+    for (int64_t i = 0; i < g.groups * g.x_channels; ++i)
+      x[by_channel ? i * positions_ + m : (i / g.x_channels * positions_ + m) * g.x_channels + i % g.x_channels] =
+          *x_of(buffers, m, i);
+  if (p_.operation != Operation::conv_transpose)
+    parallel.for_each(g.groups, [&](int64_t group, int) {
+      gather_columns(buffers, group, layout_.at<Real>(workspace, columns_part_) + group * positions_ * length_);
+    });
+  parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
+    const int64_t group = index / parts_, part = index % parts_;
+    if (p_.operation == Operation::conv_transpose) {
+      conv_transpose(buffers, group, part, thread);
+    } else if (p_.operation == Operation::backward_data) {
+      backward_data(buffers, group, part);
+    } else {
+      backward_weights(buffers, group, part);
+    }
+  });
+}
+
+// out[r*out_pitch + n] (+)= sum over p < run.count of run.a[p*a_pitch + r] * run.b[p*b_pitch + n] for r < rows, n < columns.
+template <class Real>
+void Native<Real>::product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out,
+                           int64_t out_pitch, int64_t columns, bool add) const {
+  const int64_t width = tiles_->max_vectors * tiles_->lanes;
+  for (int64_t n = 0; n < columns; n += width) {
+    const int64_t count = std::min(width, columns - n), vectors = parts_of(count, tiles_->lanes);
+    const int64_t parts = parts_of(rows, tiles_->max_rows[vectors]);
+    for (int64_t part = 0, r = 0; part < parts; ++part) {
+      const int64_t height = (rows - r) / (parts - part);
+      tiles_->outer[vectors][height]({&run, 1, r, n, a_pitch, b_pitch, out + r * out_pitch + n, out_pitch, count, add});
+      r += height;
+    }
+  }
+}
+
+template <class Real>
+void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, int64_t part, int thread) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Geometry& g = p_.geometry;
+  const int64_t first = part * part_channels_, last = std::min(first + part_channels_, g.y_channels);
+  const Real* x = layout_.at<Real>(workspace, x_part_) + group * g.x_channels * positions_;
+  const Real* w = static_cast<const Real*>(buffers.w) + group * g.x_channels * p_.w.outer;
+  Real* columns = layout_.at<Real>(layout_.thread(workspace, thread), thread_columns_part_);
+  // A few rows of weights at a time, each read as far as the item goes.
+  const auto of_item = runs(first, last, false);
+  constexpr int64_t kRows = 16;
+  for (int64_t i = 0; i < g.x_channels; i += kRows)
+    for (const Run& run : of_item)
+      product(positions_, {x + i * positions_, w + i * p_.w.outer + run.weights, std::min(kRows, g.x_channels - i)}, positions_,
+              p_.w.outer, columns + run.columns, length_, run.length, i > 0);
+  const Real* bias = static_cast<const Real*>(buffers.bias);
+  Real* y = static_cast<Real*>(buffers.y) + group * g.y_channels * p_.y.channel;
+  for (int64_t c = first; c < last; ++c) {
+    const Real start = bias ? bias[group * g.y_channels + c] : Real(0);
+    for (int64_t n = 0; n < g.batch; ++n)
+      for (int64_t o0 = 0; o0 < g.axis[0].y; ++o0)
+        for (int64_t o1 = 0; o1 < g.axis[1].y; ++o1)
+          for (int64_t o2 = 0; o2 < g.axis[2].y; ++o2)
+            y[n * p_.y.outer + c * p_.y.channel + o0 * p_.y.axis[0] + o1 * p_.y.axis[1] + o2 * p_.y.axis[2]] = start;
+  }
+  for (const Link& link : links_) {
+    const Real* from = columns + link.m * length_ + column(link.tap);
+    for (int64_t c = first; c < last; ++c) y[c * p_.y.channel + link.y] += from[c * p_.w.channel];
+  }
+}
+
+template <class Real>
+void Native<Real>::gather_columns(const Buffers& buffers, int64_t group, Real* columns) const {
+  const Geometry& g = p_.geometry;
+  std::fill_n(columns, positions_ * length_, Real(0));
+  const Real* y = static_cast<const Real*>(buffers.y) + group * g.y_channels * p_.y.channel;
+  for (const Link& link : links_) {
+    Real* to = columns + link.m * length_ + column(link.tap);
+    for (int64_t c = 0; c < g.y_channels; ++c) to[c * p_.w.channel] = y[c * p_.y.channel + link.y];
+  }
+}
+
+template <class Real>
+void Native<Real>::backward_data(const Buffers& buffers, int64_t group, int64_t part) const {
+  const Geometry& g = p_.geometry;
+  const int64_t first = part * part_channels_, last = std::min(first + part_channels_, g.x_channels);
+  const Real* columns =
+      layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), columns_part_) + group * positions_ * length_;
+  const Real* y = static_cast<const Real*>(buffers.y) + group * g.y_channels * p_.y.channel;
+  const auto of_row = runs(0, g.y_channels, false);
+  const int64_t most = kTerms * tiles_->lanes;
+  for (int64_t i = first; i < last; ++i) {
+    const Real* w = static_cast<const Real*>(buffers.w) + (group * g.x_channels + i) * p_.w.outer;
+    for (int64_t m = 0; m < positions_; m += kDotTaps) {
+      const int64_t count = std::min<int64_t>(kDotTaps, positions_ - m);
+      Real sums[kDotTaps] = {};
+      int64_t offsets[kDotTaps];
+      for (int64_t t = 0; t < count; ++t) offsets[t] = t * length_;
+      for (const Run& run : of_row)
+        for (int64_t n = 0; n < run.length; n += most)
+          tiles_->dot[count]({w + run.weights + n, columns + m * length_ + run.columns + n, 1, std::min(most, run.length - n), 0,
+                              0, offsets, sums});
+      for (int64_t t = 0; t < count; ++t) *x_of(buffers, m + t, group * g.x_channels + i) = sums[t];
+    }
+    // An infinity or NaN among the weights may have met the zero of a position that does not read it.
+    for (int64_t m = 0; m < positions_; ++m) {
+      Real& sum = *x_of(buffers, m, group * g.x_channels + i);
+      if (std::isfinite(sum)) continue;
+      sum = 0;
+      for (const Link& link : links_)
+        for (int64_t c = 0; link.m == m && c < g.y_channels; ++c)
+          sum += w[c * p_.w.channel + tap_offset_[size_t(link.tap)]] * y[c * p_.y.channel + link.y];
+    }
+  }
+}
+
+template <class Real>
+void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, int64_t part) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Geometry& g = p_.geometry;
+  const int64_t first = part * part_channels_, last = std::min(first + part_channels_, g.x_channels);
+  const Real* x = layout_.at<Real>(workspace, x_part_) + group * positions_ * g.x_channels;
+  const Real* columns = layout_.at<Real>(workspace, columns_part_) + group * positions_ * length_;
+  Real* w = static_cast<Real*>(buffers.w) + (group * g.x_channels + first) * p_.w.outer;
+  for (const Run& run : runs(0, g.y_channels, true))
+    product(last - first, {x + first, columns + run.columns, positions_}, g.x_channels, length_, w + run.weights, p_.w.outer,
+            run.length, false);
+  // An infinity or NaN in x has met the zeros of taps that do not read it.
+  const Real* y = static_cast<const Real*>(buffers.y) + group * g.y_channels * p_.y.channel;
+  for (int64_t i = first; i < last; ++i, w += p_.w.outer) {
+    bool finite = true;
+    for (int64_t m = 0; m < positions_; ++m) finite = finite && std::isfinite(x[m * g.x_channels + i]);
+    if (finite) continue;
+    for (const Run& run : runs(0, g.y_channels, true)) std::fill_n(w + run.weights, run.length, Real(0));
+    for (const Link& link : links_)
+      for (int64_t c = 0; c < g.y_channels; ++c)
+        w[c * p_.w.channel + tap_offset_[size_t(link.tap)]] += x[link.m * g.x_channels + i] * y[c * p_.y.channel + link.y];
+  }
+}
+
+// Whether rows of weights are contiguous: all of (channel, taps), or at least the channels of a tap.
+bool contiguous_rows(const Problem& p) {
+  const Geometry& g = p.geometry;
+  if (p.w.channel == 1) return true;
+  int64_t taps = 1;
+  for (int a = kAxes - 1; a >= 0; taps *= g.axis[a--].w)
+    if (g.axis[a].w > 1 && p.w.axis[a] != taps) return false;
+  return p.w.channel == taps;
+}
+
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
+  const Geometry& g = p.geometry;
+  if (p.type != Type::f32 && p.type != Type::f64) return nullptr;
+  if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || !contiguous_rows(p)) return nullptr;
+  const int64_t positions = g.batch * g.x_positions();
+  if (positions > kMaxLinks / g.w_positions()) return nullptr;
+  if (!request.by_name && (positions > kMaxPositions || g.w_size() < kMinWeights * g.groups)) return nullptr;
+  if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
+  return std::make_shared<Native<float>>(p, isa, request.threads);
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> make_native_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
+std::shared_ptr<Plan> make_native_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
+std::shared_ptr<Plan> make_native_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }
+
+}  // namespace torch_ext::cpu
