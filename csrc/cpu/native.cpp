@@ -19,11 +19,11 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kMaxPositions = 16;         // of x: beyond this packed weights are faster, by measurement
-constexpr int64_t kMinWeights = 16 << 10;     // below this packing costs nothing
-constexpr int64_t kMaxLinks = 64 << 10;       // pairs of a position and a tap
-constexpr int64_t kItems = 64, kTerms = 128;  // of a sum in a tile, for the accuracy of long sums
-constexpr int64_t kRunBytes = 2048;           // of a row of weights that an item reads, at least
+constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6;  // of x: beyond this packed weights are faster, by measurement
+constexpr int64_t kMinWeights = 16 << 10;                    // below this packing costs nothing
+constexpr int64_t kMaxLinks = 64 << 10;                      // pairs of a position and a tap
+constexpr int64_t kItems = 64, kTerms = 128;                 // of a sum in a tile, for the accuracy of long sums
+constexpr int64_t kRunBytes = 2048;                          // of a row of weights that an item reads, at least
 
 // A contiguous piece of a row of weights, and of a row of columns.
 struct Run {
@@ -293,7 +293,8 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || !contiguous_rows(p)) return nullptr;
   const int64_t positions = g.batch * g.x_positions();
   if (positions > kMaxLinks / g.w_positions()) return nullptr;
-  if (!request.by_name && (positions > kMaxPositions || g.w_size() < kMinWeights * g.groups)) return nullptr;
+  const int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
+  if (!request.by_name && (positions > most || g.w_size() < kMinWeights * g.groups)) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
   return std::make_shared<Native<float>>(p, isa, request.threads);
 }
