@@ -8,8 +8,7 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kStage = 256;    // elements of a row that are converted at a time before they are transposed
-constexpr int64_t kMaxLanes = 16;  // of any instruction set, for Real
+constexpr int64_t kStage = 256;  // elements of a row that are converted at a time before they are transposed
 
 template <class Real>
 bool computes_in(Type type) {

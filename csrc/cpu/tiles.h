@@ -9,6 +9,7 @@
 
 namespace torch_ext::cpu {
 
+inline constexpr int kMaxLanes = 16;   // of any instruction set
 inline constexpr int kMaxVectors = 4;  // vectors of a tile's row
 inline constexpr int kMaxRows = 12;    // rows of a tile
 
@@ -103,8 +104,9 @@ struct Tiles {
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
   // to[i] = factor * from[i], added to what is there where `add`.
   void (*scale)(const Real* from, Real factor, Real* to, int64_t count, bool add);
-  // One axis of Winograd's F(3, 2), row by row: (d0-d2, d1+d2, d2-d1, d1-d3) and (m0+m1+m2, m1-m2, m1+m2-m3).
-  void (*winograd_input)(const Real* const* from, Real* const* to, int64_t count);
+  // One axis of Winograd's F(3, 2), row by row: (d0-d2, d1+d2, d2-d1, d1-d3) and (m0+m1+m2, m1-m2, m1+m2-m3). A vector of `check`
+  // stays zero while all that is written to `to` is finite.
+  void (*winograd_input)(const Real* const* from, Real* const* to, int64_t count, Real* check);
   void (*winograd_output)(const Real* const* from, Real* const* to, int64_t count);
   // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns.
   void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);

@@ -266,17 +266,20 @@ void scale(const typename V::Real* from, typename V::Real factor, typename V::Re
 }
 
 template <class V>
-void winograd_input(const typename V::Real* const* from, typename V::Real* const* to, int64_t count) {
+void winograd_input(const typename V::Real* const* from, typename V::Real* const* to, int64_t count, typename V::Real* check) {
   const auto minus = V::set(-1), plus = V::set(1);
+  auto sum = V::load(check);  // a product with zero is zero, unless the other factor is an infinity or a NaN
   for (int64_t i = 0; i < count; i += V::lanes) {
     const int64_t n = count - i;
     const auto d0 = V::load_first(from[0] + i, n), d1 = V::load_first(from[1] + i, n);
     const auto d2 = V::load_first(from[2] + i, n), d3 = V::load_first(from[3] + i, n);
-    V::store_first(to[0] + i, n, V::fma(d2, minus, d0));
-    V::store_first(to[1] + i, n, V::fma(d1, plus, d2));
-    V::store_first(to[2] + i, n, V::fma(d1, minus, d2));
-    V::store_first(to[3] + i, n, V::fma(d3, minus, d1));
+    const typename V::Reg m[4] = {V::fma(d2, minus, d0), V::fma(d1, plus, d2), V::fma(d1, minus, d2), V::fma(d3, minus, d1)};
+    TORCH_EXT_UNROLL for (int k = 0; k < 4; ++k) {
+      V::store_first(to[k] + i, n, m[k]);
+      sum = V::fma(m[k], V::zero(), sum);
+    }
   }
+  V::store(check, sum);
 }
 
 template <class V>

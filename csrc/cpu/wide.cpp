@@ -285,13 +285,18 @@ void Wide<Real>::store(const Buffers& buffers, const Block& block, int64_t group
                    extent[2], out_.channel, groups * columns_);
 }
 
-// Worth it where a vector of result channels would be at least half empty.
+// Worth it where a vector of result channels would be at least half empty, and where a row of few channels is too short to be
+// summed over by itself while all taps together make a long sum.
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
+  constexpr int64_t kFewChannels = 4, kLongSum = 32;
   const Geometry& g = p.geometry;
   if (p.operation == Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  const int64_t columns = p.operation == Operation::conv_transpose ? g.y_channels : g.x_channels;
+  const bool forward = p.operation == Operation::conv_transpose;
+  const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
   const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
-  if (columns > std::max<int64_t>(1, lanes / 2)) return nullptr;
+  const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2);
+  const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && depth * g.w_positions() >= kLongSum;
+  if (!few_columns && !short_rows && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Wide<double>>(p, isa, request.threads);
   return std::make_shared<Wide<float>>(p, isa, request.threads);
 }

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_transpose with kernel = 2 * stride (k4 s2, k8 s4, k16 s8): every phase has two taps along each axis, and Winograd's F(3,
-// 2) computes three of its results with four products instead of six: 1.5 times fewer for each axis.
+// conv_transpose and backward_data with kernel = 2 * stride (k4 s2, k8 s4, k16 s8): every phase has two taps along each axis, and
+// Winograd's F(3, 2) computes three of its results with four products instead of six: 1.5 times fewer for each axis.
 //
-// With o + offset = s*q + r, result o of phase r is x[q-1]*w[r+s] + x[q]*w[r]: all phases share the same two inputs. For the
-// results q, q+1, q+2 and d = x[q-1 .. q+2], g = (w[r+s], w[r]):
+// With o + offset = s*q + r, result o of phase r of conv_transpose is x[q-1]*w[r+s] + x[q]*w[r]: all phases share the same two
+// inputs. Result i of backward_data is the sum over the phases of z[i]*w[r] + z[i+1]*w[r+s], where z[q] = y[s*q + r - offset]:
+// all phases share their result. For three results and d = x[q-1 .. q+2], g = (w[r+s], w[r]), or d = z[i .. i+3], g = (w[r],
+// w[r+s]):
 //   m0 = (d0 - d2) g0      m1 = (d1 + d2) (g0 + g1)/2      m2 = (d2 - d1) (g0 - g1)/2      m3 = (d1 - d3) g1
 //   y0 = m0 + m1 + m2      y1 = m1 - m2                    y2 = m1 + m2 - m3
 // (Winograd 1980, on the points 0, 1, -1 and infinity). Nested over the axes, the products are matrix products over channels.
+#include "csrc/cpu/winograd.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -15,46 +19,22 @@
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
-#include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kPoints = 4, kResults = 3;  // along an axis
-constexpr int64_t kInputBytes = 512 << 10;    // transformed input of a block: half of L2
-constexpr int64_t kMaxTiles = 96;             // of a block: beyond this the weights' trip into L1 is amortised
-constexpr int64_t kMaxTerms = 128;            // that a tile sums at a time, for the accuracy of long sums
-constexpr int64_t kDepthBytes = 24 << 10;     // of a panel that stays in L1 while tiles pass over it
+constexpr int64_t kInputBytes = 512 << 10;  // transformed input of a block: half of L2
+constexpr int64_t kMaxTiles = 96;           // of a block: beyond this the weights' trip into L1 is amortised
+constexpr int64_t kMaxTerms = 128;          // that a tile sums at a time, for the accuracy of long sums
+constexpr int64_t kDepthBytes = 24 << 10;   // of a panel that stays in L1 while tiles pass over it
 constexpr int64_t kItems = 32;
 constexpr int64_t kMinDepth = 64,
                   kMinColumns = 32;  // below (three times that for one axis), the transforms cost more than the products save
 
-// One axis: transformed (kernel = 2*stride), or of no extent in the kernel (kernel = stride = 1).
-struct WinogradAxis {
-  bool transformed = false;
-  int64_t stride = 1, offset = 0, in_extent = 1, out_extent = 1;
-  int64_t points = 1, results = 1;  // of a tile
-  int64_t first = 0, tiles = 1;     // q of the first result, tiles along the axis
-
-  WinogradAxis() = default;
-  explicit WinogradAxis(const Axis& a)
-      : transformed(a.w == 2 * a.stride),
-        stride(a.stride),
-        offset(a.offset),
-        in_extent(a.x),
-        out_extent(a.y),
-        points(transformed ? kPoints : 1),
-        results(transformed ? kResults : 1),
-        first(a.offset / a.stride) {
-    tiles = parts_of((a.y - 1 + a.offset) / a.stride + 1 - first, results);
-  }
-};
-
 bool accepts(const Problem& p) {
   const Geometry& g = p.geometry;
-  if (p.operation != Operation::conv_transpose || p.type != Type::f32 || g.batch == 0 || g.x_size() == 0 || g.y_size() == 0)
-    return false;
+  if (p.operation == Operation::backward_weights || p.type != Type::f32 || g.x_size() == 0 || g.y_size() == 0) return false;
   bool any = false;
   for (const Axis& a : g.axis) {
     const bool two_taps = a.w == 2 * a.stride && a.dilation == 1;
@@ -73,73 +53,101 @@ class Winograd final : public Plan {
   bool pays() const;
 
  private:
+  static constexpr int64_t kMost = kPoints * kPoints * kPoints;
   struct Block {
     int64_t sample_begin, sample_end, begin[kAxes], end[kAxes];  // tiles
     int64_t tiles() const {
       return (sample_end - sample_begin) * (end[0] - begin[0]) * (end[1] - begin[1]) * (end[2] - begin[2]);
     }
   };
+  // Where rows of channels lie: sample 0, position 0, and the strides from there.
+  struct Rows {
+    const float* origin;
+    int64_t sample, axis[kAxes];
+  };
 
   void choose_blocks();
   int64_t block_count() const;
   Block block(int64_t index) const;
   bool transform_weights(const Buffers& buffers, const Parallel& parallel) const;
+  void transform_panel(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const;
+  Rows load_input(const Buffers& buffers, const Block& block, int64_t group, std::byte* scratch) const;
   bool transform_input(const Buffers& buffers, const Block& block, int64_t group, std::byte* scratch) const;
+  void transform_tile(const float** rows, float* stage, float* const* to, float* check) const;
   void multiply(const Block& block, const float* weights, int64_t vectors, const float* bias, std::byte* scratch) const;
-  void store_results(const Buffers& buffers, const Block& block, int64_t group, int64_t panel, int64_t phase,
+  void store_results(const Buffers& buffers, const Block& block, int64_t group, int64_t panel, const Coordinates& phase,
                      std::byte* scratch) const;
+  void store_output(const Buffers& buffers, const Block& block, int64_t group, int64_t panel, std::byte* scratch) const;
   void run_block(const Buffers& buffers, const Block& block, int64_t group, std::byte* scratch, std::atomic<bool>& finite) const;
+  // The output positions of a block along an axis, some of them outside.
+  int64_t out_low(const Block& b, int a) const { return axis_[a].write(b.begin[a], 0, 0); }
+  int64_t out_extent(const Block& b, int a) const { return (b.end[a] - b.begin[a]) * axis_[a].results * axis_[a].out_step(); }
 
   int64_t lanes() const { return tiles_->lanes; }
-  int64_t panel_vectors(int64_t panel) const {
-    return std::min(vectors_, parts_of(p_.geometry.y_channels - panel * width_, lanes()));
-  }
+  int64_t panel_vectors(int64_t panel) const { return std::min(vectors_, parts_of(columns_ - panel * width_, lanes())); }
   // Transformed weights of a group, and where its panel starts.
-  int64_t group_weights() const { return phases_ * points_ * p_.geometry.x_channels * round_up(p_.geometry.y_channels, lanes()); }
-  int64_t panel_size() const { return p_.geometry.w_positions() * tap_pitch<float>(p_.geometry.x_channels, width_); }  // packed
-  int64_t panel_start(int64_t panel) const { return panel * phases_ * points_ * p_.geometry.x_channels * width_; }
+  int64_t group_weights() const { return int64_t(phases_.size()) * points_ * depth_ * round_up(columns_, lanes()); }
+  int64_t panel_start(int64_t panel) const { return panel * int64_t(phases_.size()) * points_ * depth_ * width_; }
+  int64_t panel_size() const { return p_.geometry.w_positions() * tap_pitch<float>(depth_, width_); }  // packed
 
   Problem p_;
   const Tiles<float>* tiles_;
+  bool forward_;
+  Strides in_, out_;
+  int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
   WinogradAxis axis_[kAxes];
-  int64_t points_ = 1, results_ = 1, phases_ = 1;  // of all axes
+  int64_t points_ = 1, results_ = 1;  // of all axes
+  std::vector<Coordinates> phases_, in_phases_, out_phases_, point_, result_;
   int64_t vectors_, width_, panels_;
   std::vector<PanelPacker<float>> packers_;
   int64_t block_samples_, block_tiles_[kAxes];
   int64_t pitch_;  // of a row of transformed input
   bool in_place_input_, in_place_output_;
-  int64_t box_extent_[kAxes];          // of x for a block
   std::shared_ptr<const Plan> exact_;  // for non-finite values, which a transform would spread
   Layout layout_;
   Layout::Part exact_part_, weights_part_, zeros_part_, bias_part_, panels_part_, box_part_, input_part_, products_part_,
       out_part_, pointers_part_, stage_part_;
 };
 
-Winograd::Winograd(const Problem& problem, Isa isa, int threads) : p_(problem), tiles_(&tiles<float>(isa)) {
+Winograd::Winograd(const Problem& problem, Isa isa, int threads)
+    : p_(problem),
+      tiles_(&tiles<float>(isa)),
+      forward_(p_.operation == Operation::conv_transpose),
+      in_(forward_ ? p_.x : p_.y),
+      out_(forward_ ? p_.y : p_.x),
+      depth_(forward_ ? p_.geometry.x_channels : p_.geometry.y_channels),
+      columns_(forward_ ? p_.geometry.y_channels : p_.geometry.x_channels) {
   const Geometry& g = p_.geometry;
+  Coordinates strides, points, results;
   for (int a = 0; a < kAxes; ++a) {
-    axis_[a] = WinogradAxis(g.axis[a]);
-    points_ *= axis_[a].points, results_ *= axis_[a].results, phases_ *= axis_[a].stride;
+    axis_[a] = WinogradAxis(g.axis[a], p_.operation);
+    points_ *= points[a] = axis_[a].points;
+    results_ *= results[a] = axis_[a].results;
+    strides[a] = axis_[a].stride;
   }
-  const int64_t total = parts_of(g.y_channels, lanes());
+  phases_ = coordinates_of(strides), point_ = coordinates_of(points), result_ = coordinates_of(results);
+  in_phases_ = out_phases_ = {{0, 0, 0}};
+  (forward_ ? out_phases_ : in_phases_) = phases_;
+  const int64_t total = parts_of(columns_, lanes());
   panels_ = parts_of(total, tiles_->max_vectors);
   vectors_ = parts_of(total, panels_);
   panels_ = parts_of(total, vectors_);
   width_ = vectors_ * lanes();
-  WeightsMatrix matrix{g.x_channels, p_.w.outer, g.y_channels, p_.w.channel, {}, {}};
+  WeightsMatrix matrix{depth_, forward_ ? p_.w.outer : p_.w.channel, columns_, forward_ ? p_.w.channel : p_.w.outer, {}, {}};
   for (int a = 0; a < kAxes; ++a) matrix.taps[a] = g.axis[a].w, matrix.tap_stride[a] = p_.w.axis[a];
   packers_.emplace_back(*tiles_, p_.type, matrix, width_);
   packers_.emplace_back(*tiles_, p_.type, matrix, panel_vectors(panels_ - 1) * lanes());
-  pitch_ = round_up(g.x_channels, lanes());
+  pitch_ = round_up(depth_, lanes());
   if (pitch_ % 512 == 0) pitch_ += 16;  // rows 2 KB apart would share a few sets of the L1 cache
-  in_place_input_ = p_.x.channel == 1 || g.x_channels == 1;
-  in_place_output_ = p_.y.channel == 1 || g.y_channels == 1;
+  in_place_input_ = in_.channel == 1 || depth_ == 1;
+  in_place_output_ = out_.channel == 1 || columns_ == 1;
   choose_blocks();
 
   int64_t tiles = block_samples_, box = block_samples_, out = block_samples_;
   for (int a = 0; a < kAxes; ++a) {
-    box_extent_[a] = block_tiles_[a] * axis_[a].results + (axis_[a].transformed ? 1 : 0);
-    tiles *= block_tiles_[a], box *= box_extent_[a], out *= block_tiles_[a] * axis_[a].results * axis_[a].stride;
+    tiles *= block_tiles_[a];
+    box *= (block_tiles_[a] * axis_[a].results + (axis_[a].transformed ? 1 : 0)) * axis_[a].in_step();
+    out *= block_tiles_[a] * axis_[a].results * axis_[a].out_step();
   }
   const int64_t real = sizeof(float);
   exact_ = make_plan(p_, isa, threads,
@@ -152,7 +160,7 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads) : p_(problem), 
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
   panels_part_ = layout_.shared(g.groups * panels_ * panel_size() * real);
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : box * pitch_ * real);
-  input_part_ = layout_.per_thread(points_ * tiles * pitch_ * real);
+  input_part_ = layout_.per_thread(int64_t(in_phases_.size()) * points_ * tiles * pitch_ * real);
   products_part_ = layout_.per_thread(points_ * tiles * width_ * real);
   out_part_ = layout_.per_thread(in_place_output_ ? 0 : out * width_ * real);
   pointers_part_ = layout_.per_thread(2 * tiles * int64_t(sizeof(void*)));
@@ -162,7 +170,8 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads) : p_(problem), 
 
 void Winograd::choose_blocks() {
   const Geometry& g = p_.geometry;
-  int64_t limit = std::clamp<int64_t>(kInputBytes / (points_ * pitch_ * int64_t(sizeof(float))), 1, kMaxTiles);
+  int64_t limit =
+      std::clamp<int64_t>(kInputBytes / (int64_t(in_phases_.size()) * points_ * pitch_ * int64_t(sizeof(float))), 1, kMaxTiles);
   for (;; limit = std::max<int64_t>(6, limit / 2)) {
     int64_t room = limit;
     for (int a = kAxes - 1; a >= 0; --a) {
@@ -199,12 +208,12 @@ bool Winograd::pays() const {
   const Geometry& g = p_.geometry;
   int64_t transformed = 0;
   for (const WinogradAxis& a : axis_) transformed += a.transformed;
-  if (g.x_channels < (transformed > 1 ? kMinDepth : 3 * kMinDepth) || g.y_channels < kMinColumns) return false;
+  if (depth_ < (transformed > 1 ? kMinDepth : 3 * kMinDepth) || columns_ < kMinColumns) return false;
   int64_t tiles = g.batch;
   double waste = 1;  // results that tiles compute beyond the last one
   for (const WinogradAxis& a : axis_) {
     tiles *= a.tiles;
-    waste *= double(a.tiles * a.results) / (double(a.out_extent) / double(a.stride));
+    waste *= double(a.tiles * a.results) / (double(a.out_extent) / double(a.out_step()));
   }
   double taps = 1;
   for (const WinogradAxis& a : axis_) taps *= a.transformed ? 2 : 1;
@@ -226,7 +235,7 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
   std::fill_n(bias, g.groups * panels_ * width_, 0.f);
   std::fill_n(layout_.at<float>(workspace, zeros_part_), pitch_, 0.f);
   for (int64_t group = 0; buffers.bias && group < g.groups; ++group)
-    tiles_->widen(p_.type, element(buffers.bias, p_.type, group * g.y_channels), bias + group * panels_ * width_, g.y_channels);
+    tiles_->widen(p_.type, element(buffers.bias, p_.type, group * columns_), bias + group * panels_ * width_, columns_);
   std::atomic<bool> finite{transform_weights(buffers, parallel)};
   if (finite) {
     const int64_t blocks = block_count();
@@ -246,187 +255,186 @@ bool Winograd::transform_weights(const Buffers& buffers, const Parallel& paralle
   const Geometry& g = p_.geometry;
   float* weights = layout_.at<float>(workspace, weights_part_);
   constexpr int64_t kChannels = 16;
-  const int64_t chunks = parts_of(g.x_channels, kChannels);
+  const int64_t chunks = parts_of(depth_, kChannels);
   std::atomic<bool> finite{true};
   parallel.for_each(g.groups * panels_ * chunks, [&](int64_t index, int) {
-    const int64_t begin = index % chunks * kChannels, end = std::min(begin + kChannels, g.x_channels);
+    const int64_t begin = index % chunks * kChannels, end = std::min(begin + kChannels, depth_);
     const int64_t panel = index / chunks % panels_, group = index / chunks / panels_;
-    const int64_t width = panel_vectors(panel) * lanes(), count = (end - begin) * width;
-    const int64_t pitch = tap_pitch<float>(g.x_channels, width);
     float* packed = layout_.at<float>(workspace, panels_part_) + (group * panels_ + panel) * panel_size();
     const PanelPacker<float>& packer = packers_[panel == panels_ - 1];
     if (!packer.pack(element(buffers.w, p_.type, group * g.x_channels * p_.w.outer), panel * width_, begin, end, packed))
       finite = false;
-    for (int64_t phase = 0; phase < phases_; ++phase) {
-      int64_t r[kAxes], rest = phase;
-      for (int a = kAxes - 1; a >= 0; --a) r[a] = rest % axis_[a].stride, rest /= axis_[a].stride;
-      for (int64_t point = 0; point < points_; ++point) {
-        // Sum over the taps of the product of each axis' factor.
-        int64_t e[kAxes];
-        rest = point;
-        for (int a = kAxes - 1; a >= 0; --a) e[a] = rest % axis_[a].points, rest /= axis_[a].points;
-        float* to =
-            weights + group * group_weights() + panel_start(panel) + ((phase * points_ + point) * g.x_channels + begin) * width;
-        static constexpr float kFactor[kPoints][2] = {{1, 0}, {.5f, .5f}, {.5f, -.5f}, {0, 1}};  // of g0, g1
-        bool first = true;
-        for (int64_t t0 = 0; t0 < (axis_[0].transformed ? 2 : 1); ++t0)
-          for (int64_t t1 = 0; t1 < (axis_[1].transformed ? 2 : 1); ++t1)
-            for (int64_t t2 = 0; t2 < (axis_[2].transformed ? 2 : 1); ++t2) {
-              const int64_t t[kAxes] = {t0, t1, t2};
-              float factor = 1;
-              int64_t k = 0;
-              for (int a = 0; a < kAxes; ++a) {
-                const int64_t s = axis_[a].stride;
-                factor *= axis_[a].transformed ? kFactor[e[a]][t[a]] : 1;
-                k = k * g.axis[a].w + (axis_[a].transformed ? r[a] + (t[a] == 0 ? s : 0) : 0);
-              }
-              if (factor == 0) continue;
-              tiles_->scale(packed + k * pitch + begin * width, factor, to, count, !first);
-              first = false;
-            }
-      }
-    }
+    transform_panel(packed, begin, end, panel_vectors(panel) * lanes(), weights + group * group_weights() + panel_start(panel));
   });
   return finite;
 }
 
-// input[point][tile][c] of a block, by one axis after the other; returns whether x is finite in it.
-bool Winograd::transform_input(const Buffers& buffers, const Block& b, int64_t group, std::byte* scratch) const {
-  const Geometry& g = p_.geometry;
-  const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
-  // Where rows of channels lie: in the tensor, or in a box.
-  const float* origin = static_cast<const float*>(buffers.x) + group * g.x_channels * p_.x.channel;
-  int64_t sample = p_.x.outer, stride[kAxes] = {p_.x.axis[0], p_.x.axis[1], p_.x.axis[2]};
-  if (!in_place_input_) {
-    float* box = layout_.at<float>(scratch, box_part_);
-    Box shape{{}, {p_.x.axis[0], p_.x.axis[1], p_.x.axis[2]}, g.x_channels, p_.x.channel};
-    int64_t first[kAxes], offset = 0;
-    bool empty = false;
-    for (int a = 0; a < kAxes; ++a) {
-      const int64_t back = axis_[a].transformed ? 1 : 0, low = axis_[a].first + b.begin[a] * axis_[a].results - back;
-      const int64_t high = axis_[a].first + b.end[a] * axis_[a].results;
-      first[a] = std::max<int64_t>(low, 0);
-      shape.extent[a] = std::min(high, axis_[a].in_extent) - first[a];
-      empty = empty || shape.extent[a] <= 0;
-      offset += first[a] * p_.x.axis[a];
-    }
-    if (!empty) {
-      stride[2] = pitch_, stride[1] = shape.extent[2] * pitch_, stride[0] = shape.extent[1] * stride[1];
-      sample = shape.extent[0] * stride[0];
-      for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
-        load_box(*tiles_, p_.type, origin + n * p_.x.outer + offset, shape, box + (n - b.sample_begin) * sample, pitch_);
-      origin = box - b.sample_begin * sample;
-      for (int a = 0; a < kAxes; ++a) origin -= first[a] * stride[a];
-    }
-  }
-  float* input = layout_.at<float>(scratch, input_part_);
-  float* stage = layout_.at<float>(scratch, stage_part_);
-  const int64_t tiles = b.tiles(), c = g.x_channels;
-  bool finite = true;
-  int64_t tile = 0;
-  for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
-    for (int64_t t0 = b.begin[0]; t0 < b.end[0]; ++t0)
-      for (int64_t t1 = b.begin[1]; t1 < b.end[1]; ++t1)
-        for (int64_t t2 = b.begin[2]; t2 < b.end[2]; ++t2, ++tile) {
-          const int64_t t[kAxes] = {t0, t1, t2};
-          int64_t low[kAxes];
-          for (int a = 0; a < kAxes; ++a) low[a] = axis_[a].first + t[a] * axis_[a].results - (axis_[a].transformed ? 1 : 0);
-          // rows[point]: first of the input, then of what each axis made of them.
-          const float* rows[kPoints * kPoints * kPoints];
-          for (int64_t point = 0; point < points_; ++point) {
-            int64_t rest = point, at = n * sample;
-            bool inside = true;
-            for (int a = kAxes - 1; a >= 0; --a) {
-              const int64_t i = low[a] + rest % axis_[a].points;
-              rest /= axis_[a].points;
-              inside = inside && i >= 0 && i < axis_[a].in_extent;
-              at += i * stride[a];
-            }
-            rows[point] = inside ? origin + at : zeros;
-          }
-          int64_t step = 1, passes = 0;
-          for (int a = kAxes - 1; a >= 0; step *= axis_[a--].points) {
-            if (!axis_[a].transformed) continue;
-            const bool final = passes + 1 == (axis_[0].transformed + axis_[1].transformed + axis_[2].transformed);
-            float* to[kPoints * kPoints * kPoints];
-            for (int64_t point = 0; point < points_; ++point)
-              to[point] = final ? input + (point * tiles + tile) * pitch_ : stage + (passes * points_ + point) * pitch_;
-            for (int64_t point = 0; point < points_; ++point) {
-              if (point / step % kPoints != 0) continue;
-              const float* from[kPoints] = {rows[point], rows[point + step], rows[point + 2 * step], rows[point + 3 * step]};
-              float* into[kPoints] = {to[point], to[point + step], to[point + 2 * step], to[point + 3 * step]};
-              tiles_->winograd_input(from, into, c);
-            }
-            for (int64_t point = 0; point < points_; ++point) rows[point] = to[point];
-            ++passes;
-          }
-          for (int64_t point = 0; point < points_; ++point) finite = tiles_->finite(rows[point], c) && finite;
+// Each point sums, over the taps, the products of each axis' factors.
+void Winograd::transform_panel(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const {
+  static constexpr float kFactor[kPoints][2] = {{1, 0}, {.5f, .5f}, {.5f, -.5f}, {0, 1}};  // of g0, g1
+  const int64_t pitch = tap_pitch<float>(depth_, width);
+  Coordinates pairs;
+  for (int a = 0; a < kAxes; ++a) pairs[a] = axis_[a].transformed ? 2 : 1;
+  const std::vector<Coordinates> taps = coordinates_of(pairs);
+  to += begin * width;
+  for (const Coordinates& r : phases_)
+    for (const Coordinates& e : point_) {
+      bool first = true;
+      for (const Coordinates& t : taps) {
+        float factor = 1;
+        int64_t k = 0;
+        for (int a = 0; a < kAxes; ++a) {
+          k *= p_.geometry.axis[a].w;
+          if (!axis_[a].transformed) continue;
+          factor *= kFactor[e[a]][t[a]];
+          k += r[a] + ((t[a] == 0) == forward_ ? axis_[a].stride : 0);
         }
-  return finite;
+        if (factor == 0) continue;
+        tiles_->scale(packed + k * pitch + begin * width, factor, to, (end - begin) * width, !first);
+        first = false;
+      }
+      to += depth_ * width;
+    }
 }
 
-// products[point][tile][n] = input[point][tile] * weights[point], the bias in the product that every result contains once.
+// The input of a block: in the tensor, or brought to a box.
+Winograd::Rows Winograd::load_input(const Buffers& buffers, const Block& b, int64_t group, std::byte* scratch) const {
+  const float* origin = static_cast<const float*>(forward_ ? buffers.x : buffers.y) + group * depth_ * in_.channel;
+  if (in_place_input_) return {origin, in_.outer, {in_.axis[0], in_.axis[1], in_.axis[2]}};
+  float* box = layout_.at<float>(scratch, box_part_);
+  Box shape{{}, {in_.axis[0], in_.axis[1], in_.axis[2]}, depth_, in_.channel};
+  int64_t first[kAxes], offset = 0;
+  for (int a = 0; a < kAxes; ++a) {
+    const WinogradAxis& axis = axis_[a];
+    const int64_t last = axis.read(b.end[a] - 1, axis.points - 1, forward_ ? 0 : axis.stride - 1);
+    first[a] = std::max<int64_t>(axis.read(b.begin[a], 0, 0), 0);
+    shape.extent[a] = std::min(last + 1, axis.in_extent) - first[a];
+    if (shape.extent[a] <= 0) return {};
+    offset += first[a] * in_.axis[a];
+  }
+  Rows rows{box, shape.positions() * pitch_, {shape.extent[1] * shape.extent[2] * pitch_, shape.extent[2] * pitch_, pitch_}};
+  for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
+    load_box(*tiles_, p_.type, origin + n * in_.outer + offset, shape, box + (n - b.sample_begin) * rows.sample, pitch_);
+  rows.origin -= b.sample_begin * rows.sample;
+  for (int a = 0; a < kAxes; ++a) rows.origin -= first[a] * rows.axis[a];
+  return rows;
+}
+
+// input[phase][point][tile][c] of a block; returns whether it is finite.
+bool Winograd::transform_input(const Buffers& buffers, const Block& b, int64_t group, std::byte* scratch) const {
+  const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
+  const Rows in = load_input(buffers, b, group, scratch);
+  float* input = layout_.at<float>(scratch, input_part_);
+  float* stage = layout_.at<float>(scratch, stage_part_);
+  const int64_t tiles = b.tiles();
+  alignas(64) float check[kMaxLanes] = {};
+  for (const Coordinates& r : in_phases_) {
+    float* of_tile = input;
+    for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
+      for (int64_t t0 = b.begin[0]; t0 < b.end[0]; ++t0)
+        for (int64_t t1 = b.begin[1]; t1 < b.end[1]; ++t1)
+          for (int64_t t2 = b.begin[2]; t2 < b.end[2]; ++t2, of_tile += pitch_) {
+            // Offsets along each axis, -1 where there is no input.
+            const int64_t t[kAxes] = {t0, t1, t2};
+            int64_t at[kAxes][kPoints];
+            for (int a = 0; a < kAxes; ++a)
+              for (int64_t e = 0; e < axis_[a].points; ++e) {
+                const int64_t i = axis_[a].read(t[a], e, r[a]);
+                at[a][e] = i >= 0 && i < axis_[a].in_extent ? i * in.axis[a] : -1;
+              }
+            const float* rows[kMost];
+            float* to[kMost];
+            for (int64_t k = 0; k < points_; ++k) {
+              const Coordinates& e = point_[size_t(k)];
+              const int64_t a0 = at[0][e[0]], a1 = at[1][e[1]], a2 = at[2][e[2]];
+              rows[k] = (a0 | a1 | a2) < 0 ? zeros : in.origin + n * in.sample + a0 + a1 + a2;
+              to[k] = of_tile + k * tiles * pitch_;
+            }
+            transform_tile(rows, stage, to, check);
+          }
+    input += points_ * tiles * pitch_;
+  }
+  return std::all_of(check, check + lanes(), [](float v) { return v == 0; });
+}
+
+// One axis after the other, the last one into its place.
+void Winograd::transform_tile(const float** rows, float* stage, float* const* to, float* check) const {
+  int left = axis_[0].transformed + axis_[1].transformed + axis_[2].transformed;
+  for (int64_t a = kAxes - 1, step = 1; a >= 0; step *= axis_[a--].points) {
+    if (!axis_[a].transformed) continue;
+    const bool last = --left == 0;
+    float* into[kMost];
+    for (int64_t k = 0; k < points_; ++k) into[k] = last ? to[k] : stage + k * pitch_;
+    for (int64_t begin = 0; begin < points_; begin += kPoints * step)
+      for (int64_t k = begin; k < begin + step; ++k) {
+        const float* from[kPoints] = {rows[k], rows[k + step], rows[k + 2 * step], rows[k + 3 * step]};
+        float* results[kPoints] = {into[k], into[k + step], into[k + 2 * step], into[k + 3 * step]};
+        tiles_->winograd_input(from, results, depth_, check);
+      }
+    std::copy_n(into, points_, rows);
+    stage += points_ * pitch_;
+  }
+}
+
+// products[point][tile][n] = sum over the phases of the input of input[phase][point][tile] * weights[phase][point], the bias in
+// the product that every result contains once.
 void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, const float* bias, std::byte* scratch) const {
-  const int64_t tiles = b.tiles(), depth = p_.geometry.x_channels, width = vectors * lanes();
+  const int64_t tiles = b.tiles(), width = vectors * lanes(), phases = int64_t(in_phases_.size());
   const float* input = layout_.at<float>(scratch, input_part_);
   float* products = layout_.at<float>(scratch, products_part_);
   const float** rows = layout_.at<const float*>(scratch, pointers_part_);
   float** out = const_cast<float**>(rows) + tiles;
-  alignas(64) static constexpr float kNothing[kMaxVectors * 16] = {};
+  alignas(64) static constexpr float kNothing[kMaxVectors * kMaxLanes] = {};
   int64_t ones = 0;
   for (const WinogradAxis& a : axis_) ones = ones * a.points + (a.transformed ? 1 : 0);
   const int64_t slice = std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(float))), 8, kMaxTerms);
-  const int64_t slices = parts_of(depth, slice), part = parts_of(depth, slices);
+  const int64_t part = parts_of(depth_, parts_of(depth_, slice));
   const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(tiles, tallest);
   for (int64_t point = 0; point < points_; ++point) {
-    for (int64_t t = 0; t < tiles; ++t) {
-      rows[t] = input + (point * tiles + t) * pitch_;
-      out[t] = products + (point * tiles + t) * width;
-    }
-    const float* panel = weights + point * depth * width;
-    for (int64_t c = 0; c < depth; c += part) {
-      GatherTile<float> tile{
-          rows, 0, &panel, 1, c, std::min(part, depth - c), out, 0, c ? nullptr : point == ones ? bias : kNothing, width};
-      for (int64_t i = 0, done = 0; i < count; ++i) {
-        const int64_t height = (tiles - done) / (count - i);
-        tiles_->gather[vectors][height](tile);
-        tile.rows += height, tile.out += height, done += height;
+    for (int64_t t = 0; t < tiles; ++t) out[t] = products + (point * tiles + t) * width;
+    for (int64_t phase = 0; phase < phases; ++phase) {
+      for (int64_t t = 0; t < tiles; ++t) rows[t] = input + ((phase * points_ + point) * tiles + t) * pitch_;
+      const float* panel = weights + (phase * points_ + point) * depth_ * width;
+      for (int64_t c = 0; c < depth_; c += part) {
+        const float* init = phase || c ? nullptr : point == ones ? bias : kNothing;
+        GatherTile<float> tile{rows, 0, &panel, 1, c, std::min(part, depth_ - c), out, 0, init, width};
+        for (int64_t i = 0, done = 0; i < count; ++i) {
+          const int64_t height = (tiles - done) / (count - i);
+          tiles_->gather[vectors][height](tile);
+          tile.rows += height, tile.out += height, done += height;
+        }
       }
     }
   }
 }
 
 // Results of one phase from the products, into the tensor or the box.
-void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t group, int64_t panel, int64_t phase,
+void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t group, int64_t panel, const Coordinates& r,
                              std::byte* scratch) const {
-  const Geometry& g = p_.geometry;
-  const int64_t width = panel_vectors(panel) * lanes(), columns = std::min(width_, g.y_channels - panel * width_),
-                tiles = b.tiles();
+  const int64_t width = panel_vectors(panel) * lanes(), columns = std::min(width_, columns_ - panel * width_), tiles = b.tiles();
   const float* products = layout_.at<float>(scratch, products_part_);
   float* stage = layout_.at<float>(scratch, stage_part_);
-  float* box = layout_.at<float>(scratch, out_part_);
-  float* tensor = static_cast<float*>(buffers.y) + (group * g.y_channels + panel * width_) * p_.y.channel;
-  int64_t r[kAxes], rest = phase, low[kAxes], extent[kAxes];
-  for (int a = kAxes - 1; a >= 0; --a) {
-    r[a] = rest % axis_[a].stride, rest /= axis_[a].stride;
-    low[a] = (axis_[a].first + b.begin[a] * axis_[a].results) * axis_[a].stride - axis_[a].offset;  // of the box
-    extent[a] = (b.end[a] - b.begin[a]) * axis_[a].results * axis_[a].stride;
+  // The tensor, or the box of the block's positions.
+  Strides to = out_;
+  float* origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (group * columns_ + panel * width_) * out_.channel;
+  if (!in_place_output_) {
+    to.axis[2] = width_, to.axis[1] = out_extent(b, 2) * width_, to.axis[0] = out_extent(b, 1) * to.axis[1];
+    to.outer = out_extent(b, 0) * to.axis[0];
+    origin = layout_.at<float>(scratch, out_part_) - b.sample_begin * to.outer;
+    for (int a = 0; a < kAxes; ++a) origin -= out_low(b, a) * to.axis[a];
   }
   int64_t tile = 0;
   for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
     for (int64_t t0 = b.begin[0]; t0 < b.end[0]; ++t0)
       for (int64_t t1 = b.begin[1]; t1 < b.end[1]; ++t1)
         for (int64_t t2 = b.begin[2]; t2 < b.end[2]; ++t2, ++tile) {
-          const int64_t t[kAxes] = {t0, t1, t2};
-          const float* rows[kPoints * kPoints * kPoints];
+          const float* rows[kMost];
           for (int64_t point = 0; point < points_; ++point) rows[point] = products + (point * tiles + tile) * width;
-          // One axis after the other, from the innermost: kPoints rows become kResults; `inner` results are done within each
-          // point.
           int64_t inner = 1, outer = points_, used = 0;
           for (int a = kAxes - 1; a >= 0; --a) {
             outer /= axis_[a].points;
             if (!axis_[a].transformed) continue;
-            const float* next[kPoints * kPoints * kPoints];
+            const float* next[kMost];
             for (int64_t o = 0; o < outer; ++o)
               for (int64_t i = 0; i < inner; ++i) {
                 const float* from[kPoints];
@@ -436,20 +444,22 @@ void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t gro
                 tiles_->winograd_output(from, into, width);
               }
             inner *= kResults;
-            std::copy(next, next + outer * inner, rows);
+            std::copy_n(next, outer * inner, rows);
           }
-          for (int64_t result = 0; result < results_; ++result) {
-            int64_t at_tensor = n * p_.y.outer, at_box = n - b.sample_begin, index = result, e[kAxes];
-            for (int a = kAxes - 1; a >= 0; --a) e[a] = index % axis_[a].results, index /= axis_[a].results;
-            bool inside = true;
-            for (int a = 0; a < kAxes; ++a) {
-              const int64_t q = axis_[a].first + t[a] * axis_[a].results + e[a], o = q * axis_[a].stride + r[a] - axis_[a].offset;
-              inside = inside && o >= 0 && o < axis_[a].out_extent;
-              at_tensor += o * p_.y.axis[a];
-              at_box = at_box * extent[a] + o - low[a];
+          // Offsets along each axis, -1 where there is no such result.
+          const int64_t t[kAxes] = {t0, t1, t2};
+          int64_t at[kAxes][kResults];
+          bool inside[kAxes][kResults];
+          for (int a = 0; a < kAxes; ++a)
+            for (int64_t e = 0; e < axis_[a].results; ++e) {
+              const int64_t o = axis_[a].write(t[a], e, r[a]);
+              inside[a][e] = o >= 0 && o < axis_[a].out_extent;
+              at[a][e] = o * to.axis[a];
             }
-            if (!inside) continue;
-            std::copy_n(rows[result], columns, in_place_output_ ? tensor + at_tensor : box + at_box * width_);
+          for (int64_t k = 0; k < results_; ++k) {
+            const Coordinates& e = result_[size_t(k)];
+            if (inside[0][e[0]] && inside[1][e[1]] && inside[2][e[2]])
+              std::copy_n(rows[k], columns, origin + n * to.outer + at[0][e[0]] + at[1][e[1]] + at[2][e[2]]);
           }
         }
 }
@@ -464,35 +474,37 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, int64_t group, 
   }
   const float* weights = layout_.at<float>(workspace, weights_part_) + group * group_weights();
   const float* bias = layout_.at<float>(workspace, bias_part_) + group * panels_ * width_;
-  const float* box = layout_.at<float>(scratch, out_part_);
   for (int64_t panel = 0; panel < panels_; ++panel) {
-    const int64_t vectors = panel_vectors(panel), phase_size = points_ * g.x_channels * vectors * lanes();
-    for (int64_t phase = 0; phase < phases_; ++phase) {
-      multiply(b, weights + panel_start(panel) + phase * phase_size, vectors, bias + panel * width_, scratch);
+    const int64_t vectors = panel_vectors(panel), phase_size = points_ * depth_ * vectors * lanes();
+    const float* of_panel = weights + panel_start(panel);
+    for (const Coordinates& phase : out_phases_) {
+      multiply(b, of_panel, vectors, bias + panel * width_, scratch);
       store_results(buffers, b, group, panel, phase, scratch);
+      of_panel += phase_size;
     }
-    if (in_place_output_) continue;
-    Box shape{{}, {p_.y.axis[0], p_.y.axis[1], p_.y.axis[2]}, std::min(width_, g.y_channels - panel * width_), p_.y.channel};
-    // The part of the box that exists, one line at a time where it is cut.
-    int64_t low[kAxes], extent[kAxes], begin[kAxes];
-    for (int a = 0; a < kAxes; ++a) {
-      low[a] = (axis_[a].first + b.begin[a] * axis_[a].results) * axis_[a].stride - axis_[a].offset;
-      extent[a] = (b.end[a] - b.begin[a]) * axis_[a].results * axis_[a].stride;
-      begin[a] = std::max<int64_t>(low[a], 0);
-      shape.extent[a] = std::min(low[a] + extent[a], axis_[a].out_extent) - begin[a];
-    }
-    Box line = shape;
-    line.extent[0] = line.extent[1] = 1;
-    for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
-      for (int64_t o0 = begin[0]; o0 < begin[0] + shape.extent[0]; ++o0)
-        for (int64_t o1 = begin[1]; o1 < begin[1] + shape.extent[1]; ++o1) {
-          const int64_t from =
-              (((n - b.sample_begin) * extent[0] + o0 - low[0]) * extent[1] + o1 - low[1]) * extent[2] + begin[2] - low[2];
-          const int64_t to = n * p_.y.outer + (group * g.y_channels + panel * width_) * p_.y.channel + o0 * p_.y.axis[0] +
-                             o1 * p_.y.axis[1] + begin[2] * p_.y.axis[2];
-          store_box(*tiles_, p_.type, box + from * width_, width_, static_cast<float*>(buffers.y) + to, line);
-        }
+    if (!in_place_output_) store_output(buffers, b, group, panel, scratch);
   }
+}
+
+// From the box into the tensor: the part that exists, one line at a time.
+void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t group, int64_t panel, std::byte* scratch) const {
+  const float* box = layout_.at<float>(scratch, out_part_);
+  int64_t begin[kAxes], end[kAxes];
+  for (int a = 0; a < kAxes; ++a) {
+    begin[a] = std::max<int64_t>(out_low(b, a), 0);
+    end[a] = std::min(out_low(b, a) + out_extent(b, a), axis_[a].out_extent);
+  }
+  const Box line{{1, 1, end[2] - begin[2]}, {0, 0, out_.axis[2]}, std::min(width_, columns_ - panel * width_), out_.channel};
+  float* to = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (group * columns_ + panel * width_) * out_.channel +
+              begin[2] * out_.axis[2];
+  for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
+    for (int64_t o0 = begin[0]; o0 < end[0]; ++o0)
+      for (int64_t o1 = begin[1]; o1 < end[1]; ++o1) {
+        const int64_t row =
+            ((n - b.sample_begin) * out_extent(b, 0) + o0 - out_low(b, 0)) * out_extent(b, 1) + o1 - out_low(b, 1);
+        store_box(*tiles_, p_.type, box + (row * out_extent(b, 2) + begin[2] - out_low(b, 2)) * width_, width_,
+                  to + n * out_.outer + o0 * out_.axis[0] + o1 * out_.axis[1], line);
+      }
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
