@@ -29,8 +29,8 @@ constexpr int64_t kMaxTiles = 96;           // of a block: beyond this the weigh
 constexpr int64_t kMaxTerms = 128;          // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kDepthBytes = 24 << 10;   // of a panel that stays in L1 while tiles pass over it
 constexpr int64_t kItems = 32;
-constexpr int64_t kMinDepth = 64,
-                  kMinColumns = 32;  // below (three times that for one axis), the transforms cost more than the products save
+// Below these channels, the transforms cost more than the products save; columns for one axis, for several.
+constexpr int64_t kMinDepth = 64, kMinColumns[] = {64, 32};
 
 bool accepts(const Problem& p) {
   const Geometry& g = p.geometry;
@@ -208,7 +208,7 @@ bool Winograd::pays() const {
   const Geometry& g = p_.geometry;
   int64_t transformed = 0;
   for (const WinogradAxis& a : axis_) transformed += a.transformed;
-  if (depth_ < (transformed > 1 ? kMinDepth : 3 * kMinDepth) || columns_ < kMinColumns) return false;
+  if (depth_ < kMinDepth || columns_ < kMinColumns[transformed > 1]) return false;
   int64_t tiles = g.batch;
   double waste = 1;  // results that tiles compute beyond the last one
   for (const WinogradAxis& a : axis_) {
