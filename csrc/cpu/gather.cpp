@@ -27,7 +27,7 @@ constexpr double kItemFlops = 4e6;            // about 20 to 50 microseconds: be
 constexpr int64_t kItems = 64;                // items to aim for, so that any number of threads up to that has work
 constexpr int64_t kPackBytes = 256 << 10;     // of weights, for one thread at a time
 constexpr int64_t kMaxTerms = 128;            // that a tile sums at a time, for the accuracy of long sums
-constexpr int64_t kDepthBytes = 24 << 10;     // of a panel that stays in L1 while the tiles of a block pass over it
+constexpr int64_t kDepthBytes = 32 << 10;     // of a panel that stays in L1 while the tiles of a block pass over it
 
 // Strides of rows of channels: sample, then axes.
 struct RowStrides {

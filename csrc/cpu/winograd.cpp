@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kInputBytes = 512 << 10;  // transformed input of a block: half of L2
 constexpr int64_t kMaxTiles = 96;           // of a block: beyond this the weights' trip into L1 is amortised
 constexpr int64_t kMaxTerms = 128;          // that a tile sums at a time, for the accuracy of long sums
-constexpr int64_t kDepthBytes = 24 << 10;   // of a panel that stays in L1 while tiles pass over it
+constexpr int64_t kDepthBytes = 32 << 10;   // of a panel that stays in L1 while tiles pass over it
 constexpr int64_t kItems = 32;
 // Below these channels, the transforms cost more than the products save; columns for one axis, for several.
 constexpr int64_t kMinDepth = 64, kMinColumns[] = {64, 32};
