@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// backward_weights of depthwise layers and the like, where a group has too few channels on either side to fill a vector: lanes go
-// along positions, and each weight is a dot product of a plane of x with a shifted plane of y. A thread takes some groups and
-// walks through the positions in blocks, so no sum is ever shared between threads.
+// backward_weights where a group has too few output channels to fill a vector (depthwise layers, images): lanes go along
+// positions, and each weight is a dot product of a plane of x with a shifted plane of y. Positions are cut into blocks whose
+// planes fit the cache. Threads share out the groups or, where those are few, the blocks, in parts whose number depends on the
+// shape alone and which are added in a fixed order.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "csrc/cpu/kernels.h"
@@ -14,10 +17,13 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kBoxBytes = 96 << 10;  // of the planes of x, and of y, of a block: together well inside L2
-constexpr int64_t kMaxPairs = 4;         // channel pairs of a group; above it the outer kernel's lanes are full enough
-constexpr int64_t kMinGroups = 8;        // fewer do not occupy the threads, which matters from this much work on:
-constexpr double kMinFlops = 4e6;
+constexpr int64_t kBoxBytes = 96 << 10;    // of the planes of y of a block
+constexpr int64_t kXBoxBytes = 192 << 10;  // of those of x, where they are not used in place
+constexpr int64_t kMaxChannels = 4;        // output channels of a group; above it the outer kernel's lanes are full enough
+constexpr int64_t kMaxPairs = 4;           // channel pairs of a group, unless there are as many columns as
+constexpr int64_t kMinColumns = 64;        // these, of output channels and taps, for each vector of x that is loaded
+constexpr int64_t kMinGroups = 8;          // fewer do not occupy the threads
+constexpr int64_t kMaxParts = 32;          // that the positions are summed in, where groups are few
 
 template <class Real>
 class Dots final : public Plan {
@@ -28,23 +34,28 @@ class Dots final : public Plan {
   void run(const Buffers& buffers, const Parallel& parallel) const override;
 
  private:
-  bool sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch, Real* sums) const;
-  void store(const Buffers& buffers, int64_t group, const Real* sums) const;
+  void choose_blocks();
+  int64_t block_count() const;
+  void sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch, Real* sums) const;
+  bool store(const Buffers& buffers, int64_t group, const Real* sums) const;
 
   int64_t taps() const { return p_.geometry.w_positions(); }
-  int64_t pairs() const { return p_.geometry.x_channels * p_.geometry.y_channels; }
+  // Sums of a group: a vector for each input channel and each pair of an output channel and a tap.
+  int64_t group_sums() const { return p_.geometry.x_channels * columns() * tiles_->lanes; }
+  int64_t columns() const { return int64_t(offsets_.size()); }
 
   Problem p_;
   const Tiles<Real>* tiles_;
   // y is gathered as backward_data gathers it: its cells are the positions of x.
   GatherAxis axis_[kAxes];
   PlaneAxis plane_axis_[kAxes];
-  int64_t groups_;        // that a thread takes at a time
-  int64_t cells_[kAxes];  // of a block
-  int64_t blocks_;
+  bool in_place_x_;
+  int64_t groups_, batches_;              // groups that a thread takes at a time, and how many times
+  int64_t block_samples_, cells_[kAxes];  // of a block
+  int64_t parts_;                         // of the blocks
   Planes<Real> y_planes_;
-  std::vector<int64_t> offsets_;    // of the taps into a plane of y
-  std::vector<int64_t> tap_index_;  // of those taps, in [0, taps()): taps that reach nothing are left out
+  std::vector<int64_t> offsets_;         // of output channels and taps into the planes of y of a group
+  std::vector<int64_t> weight_offsets_;  // of those in the tensor; taps that reach nothing are left out
   Layout layout_;
   Layout::Part sums_part_, x_part_, y_part_;
 };
@@ -60,56 +71,79 @@ Dots<Real>::Dots(const Problem& problem, Isa isa, int threads)
   const Geometry& g = p_.geometry;
   const bool interleaved = p_.x.channel == 1 || p_.y.channel == 1;  // channels that lie side by side are read together
   groups_ = std::min(g.groups, interleaved ? std::max<int64_t>(1, tiles_->lanes / std::max(g.x_channels, g.y_channels)) : 1);
+  batches_ = parts_of(g.groups, groups_);
+  in_place_x_ = bytes_of(p_.type) == int64_t(sizeof(Real)) && (p_.x.axis[2] == 1 || g.axis[2].x == 1);
+  choose_blocks();
+  parts_ = batches_ >= kMinGroups ? 1 : std::min(kMaxParts, block_count());
+  y_planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, p_.y, cells_);
+  for (int64_t channel = 0; channel < g.y_channels; ++channel)
+    for (const PlaneTap& t0 : plane_axis_[0].phases[0])
+      for (const PlaneTap& t1 : plane_axis_[1].phases[0])
+        for (const PlaneTap& t2 : plane_axis_[2].phases[0]) {
+          offsets_.push_back(channel * y_planes_.size() + y_planes_.offset(t0, t1, t2));
+          weight_offsets_.push_back(channel * p_.w.channel + t0.k * p_.w.axis[0] + t1.k * p_.w.axis[1] + t2.k * p_.w.axis[2]);
+        }
+  const int64_t real = sizeof(Real), positions = block_samples_ * cells_[0] * cells_[1] * cells_[2];
+  sums_part_ = layout_.shared(parts_ * g.groups * group_sums() * real);
+  x_part_ = layout_.per_thread(in_place_x_ ? 0 : groups_ * g.x_channels * positions * real);
+  y_part_ = layout_.per_thread(block_samples_ * groups_ * g.y_channels * y_planes_.size() * real);
+  layout_.finish(threads);
+}
+
+template <class Real>
+void Dots<Real>::choose_blocks() {
+  const Geometry& g = p_.geometry;
   int64_t y_per_cell = g.y_channels;
   for (const PlaneAxis& axis : plane_axis_) y_per_cell *= int64_t(axis.residues.size());
-  int64_t room = std::max<int64_t>(1, kBoxBytes / (groups_ * std::max(g.x_channels, y_per_cell) * int64_t(sizeof(Real))));
-  blocks_ = g.batch;
+  int64_t room = std::max<int64_t>(1, kBoxBytes / (groups_ * y_per_cell * int64_t(sizeof(Real))));
+  if (!in_place_x_) room = std::clamp<int64_t>(kXBoxBytes / (groups_ * g.x_channels * int64_t(sizeof(Real))), 1, room);
   for (int a = kAxes - 1; a >= 0; --a) {
     cells_[a] = parts_of(axis_[a].cells, parts_of(axis_[a].cells, room));
     room = std::max<int64_t>(1, room / cells_[a]);
-    blocks_ *= parts_of(axis_[a].cells, cells_[a]);
   }
-  y_planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, p_.y, cells_);
-  for (const PlaneTap& t0 : plane_axis_[0].phases[0])
-    for (const PlaneTap& t1 : plane_axis_[1].phases[0])
-      for (const PlaneTap& t2 : plane_axis_[2].phases[0]) {
-        offsets_.push_back(y_planes_.offset(t0, t1, t2));
-        tap_index_.push_back((t0.k * g.axis[1].w + t1.k) * g.axis[2].w + t2.k);
-      }
-  const int64_t real = sizeof(Real);
-  sums_part_ = layout_.per_thread(groups_ * pairs() * taps() * real);
-  x_part_ = layout_.per_thread(groups_ * g.x_channels * cells_[0] * cells_[1] * cells_[2] * real);
-  y_part_ = layout_.per_thread(groups_ * g.y_channels * y_planes_.size() * real);
-  layout_.finish(threads);
+  block_samples_ = std::min(g.batch, room);
+}
+
+template <class Real>
+int64_t Dots<Real>::block_count() const {
+  int64_t count = parts_of(p_.geometry.batch, block_samples_);
+  for (int a = 0; a < kAxes; ++a) count *= parts_of(axis_[a].cells, cells_[a]);
+  return count;
 }
 
 template <class Real>
 std::string Dots<Real>::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
-  return "block " + text(cells_[0]) + "x" + text(cells_[1]) + "x" + text(cells_[2]) + " of " + text(groups_) + " groups";
+  return "block " + text(block_samples_) + "x" + text(cells_[0]) + "x" + text(cells_[1]) + "x" + text(cells_[2]) + " of " +
+         text(groups_) + " groups, " + text(parts_) + " parts" + (in_place_x_ ? "" : ", x boxed");
 }
 
 template <class Real>
 void Dots<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
-  const int64_t all = p_.geometry.groups;
-  std::atomic<bool> finite{true};
-  parallel.for_each(parts_of(all, groups_), [&](int64_t index, int thread) {
-    std::byte* scratch = layout_.thread(workspace, thread);
-    Real* sums = layout_.at<Real>(scratch, sums_part_);
-    const int64_t first = index * groups_, count = std::min(groups_, all - first);
-    std::fill_n(sums, count * pairs() * taps(), Real(0));
-    for (int64_t block = 0; block < blocks_; ++block)
-      if (!sum_block(buffers, block, first, count, scratch, sums)) finite = false;
-    for (int64_t i = 0; i < count; ++i) store(buffers, first + i, sums + i * pairs() * taps());
+  const int64_t all = p_.geometry.groups, blocks = block_count();
+  Real* sums = layout_.at<Real>(workspace, sums_part_);
+  parallel.for_each(parts_ * batches_, [&](int64_t index, int thread) {
+    const int64_t part = index / batches_, first = index % batches_ * groups_, count = std::min(groups_, all - first);
+    Real* of_part = sums + (part * all + first) * group_sums();
+    std::fill_n(of_part, count * group_sums(), Real(0));
+    for (int64_t block = part * blocks / parts_; block < (part + 1) * blocks / parts_; ++block)
+      sum_block(buffers, block, first, count, layout_.thread(workspace, thread), of_part);
   });
-  // An infinity or NaN in x times the zeros around y would spoil taps that do not connect the two.
+  std::atomic<bool> finite{true};
+  parallel.for_each(all, [&](int64_t group, int) {
+    Real* to = sums + group * group_sums();
+    for (int64_t part = 1; part < parts_; ++part)
+      for (int64_t i = 0; i < group_sums(); ++i) to[i] += to[part * all * group_sums() + i];
+    if (!store(buffers, group, to)) finite = false;
+  });
+  // An infinity or NaN in x may have met the zeros around y, in taps that do not connect the two.
   if (!finite) make_direct(p_, {})->run(buffers, parallel);
 }
 
-// Adds one block of positions of one sample to sums[group][ic][oc][tap]; returns whether x is finite in it.
+// Adds one block of positions to sums[group][ic][oc, tap].
 template <class Real>
-bool Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch,
+void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch,
                            Real* sums) const {
   const Geometry& g = p_.geometry;
   int64_t begin[kAxes], extent[kAxes];
@@ -119,55 +153,79 @@ bool Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group,
     extent[a] = std::min(cells_[a], axis_[a].cells - begin[a]);
     index /= parts;
   }
-  Real* x = layout_.at<Real>(scratch, x_part_);
-  Real* y = layout_.at<Real>(scratch, y_part_);
-  const int64_t x_channels = groups * g.x_channels, x_plane = extent[0] * extent[1] * extent[2];
-  const int64_t x_start = index * p_.x.outer + group * g.x_channels * p_.x.channel + begin[2] * p_.x.axis[2];
-  for (int64_t i0 = 0; i0 < extent[0]; ++i0)
-    for (int64_t i1 = 0; i1 < extent[1]; ++i1)
-      load_planes(*tiles_, p_.type,
-                  element(buffers.x, p_.type, x_start + (begin[0] + i0) * p_.x.axis[0] + (begin[1] + i1) * p_.x.axis[1]),
-                  p_.x.axis[2], extent[2], p_.x.channel, x_channels, x + (i0 * extent[1] + i1) * extent[2], x_plane);
-  y_planes_.load(element(buffers.y, p_.type, index * p_.y.outer + group * g.y_channels * p_.y.channel), begin,
-                 groups * g.y_channels, y);
-
-  std::vector<Real> partial(offsets_.size());
-  for (int64_t i = 0; i < groups; ++i)
-    for (int64_t ic = 0; ic < g.x_channels; ++ic)
-      for (int64_t oc = 0; oc < g.y_channels; ++oc) {
-        Real* to = sums + ((i * g.x_channels + ic) * g.y_channels + oc) * taps();
-        std::fill(partial.begin(), partial.end(), Real(0));
-        for (int64_t i0 = 0; i0 < extent[0]; ++i0) {
-          const Real* a = x + (i * g.x_channels + ic) * x_plane + i0 * extent[1] * extent[2];
-          const Real* b = y + (i * g.y_channels + oc) * y_planes_.size() + i0 * y_planes_.pitch(0);
-          for (size_t t = 0; t < offsets_.size(); t += kDotTaps)
-            tiles_->dot[std::min<size_t>(kDotTaps, offsets_.size() - t)](
-                {a, b, extent[1], extent[2], extent[2], y_planes_.pitch(1), offsets_.data() + t, partial.data() + t});
-        }
-        for (size_t t = 0; t < offsets_.size(); ++t) to[tap_index_[t]] += partial[t];
+  const int64_t first_sample = index * block_samples_, last_sample = std::min(first_sample + block_samples_, g.batch);
+  const int64_t positions = (last_sample - first_sample) * extent[0] * extent[1] * extent[2];
+  const int64_t x_pitch = in_place_x_ ? p_.x.channel : positions, y_sample = groups * g.y_channels * y_planes_.size();
+  Real* x_box = layout_.at<Real>(scratch, x_part_);
+  Real* y_box = layout_.at<Real>(scratch, y_part_);
+  thread_local std::vector<OuterRun<Real>> runs;  // of group 0
+  runs.clear();
+  for (int64_t n = first_sample; n < last_sample; ++n) {
+    Real* y = y_box + (n - first_sample) * y_sample;
+    y_planes_.load(element(buffers.y, p_.type, n * p_.y.outer + group * g.y_channels * p_.y.channel), begin,
+                   groups * g.y_channels, y);
+    for (int64_t i0 = 0; i0 < extent[0]; ++i0)
+      for (int64_t i1 = 0; i1 < extent[1]; ++i1) {
+        const void* x = element(buffers.x, p_.type,
+                                n * p_.x.outer + group * g.x_channels * p_.x.channel + (begin[0] + i0) * p_.x.axis[0] +
+                                    (begin[1] + i1) * p_.x.axis[1] + begin[2] * p_.x.axis[2]);
+        Real* line = x_box + int64_t(runs.size()) * extent[2];
+        if (!in_place_x_)
+          load_planes(*tiles_, p_.type, x, p_.x.axis[2], extent[2], p_.x.channel, groups * g.x_channels, line, x_pitch);
+        runs.push_back(
+            {in_place_x_ ? static_cast<const Real*>(x) : line, y + i0 * y_planes_.pitch(0) + i1 * y_planes_.pitch(1), extent[2]});
       }
-  return tiles_->finite(x, x_channels * x_plane);
+  }
+  for (int64_t i = 0; i < groups; ++i) {
+    Real* of_group = sums + i * group_sums();
+    for (int64_t ic = 0, rows; ic < g.x_channels; ic += rows) {
+      rows = std::min<int64_t>(kDotRows, g.x_channels - ic);
+      for (int64_t t = 0, count; t < columns(); t += count) {
+        count = std::min<int64_t>(tiles_->max_dot_taps[rows], columns() - t);
+        tiles_->dot[rows][count]({runs.data(), int64_t(runs.size()), ic * x_pitch, x_pitch, offsets_.data() + t,
+                                  of_group + (ic * columns() + t) * tiles_->lanes, columns()});
+      }
+    }
+    for (OuterRun<Real>& run : runs) run.a += g.x_channels * x_pitch, run.b += g.y_channels * y_planes_.size();
+  }
 }
 
+// Returns whether all sums are finite.
 template <class Real>
-void Dots<Real>::store(const Buffers& buffers, int64_t group, const Real* sums) const {
+bool Dots<Real>::store(const Buffers& buffers, int64_t group, const Real* sums) const {
   const Geometry& g = p_.geometry;
+  const int64_t start = group * g.x_channels * p_.w.outer;
+  bool finite = true;
+  // Taps that reach nothing are zero.
+  if (columns() < g.y_channels * taps())
+    for (int64_t ic = 0; ic < g.x_channels; ++ic)
+      for (int64_t oc = 0; oc < g.y_channels; ++oc)
+        for (int64_t k0 = 0; k0 < g.axis[0].w; ++k0)
+          for (int64_t k1 = 0; k1 < g.axis[1].w; ++k1)
+            for (int64_t k2 = 0; k2 < g.axis[2].w; ++k2) {
+              const Real zero = 0;
+              tiles_->narrow(p_.type, &zero,
+                             element(buffers.w, p_.type,
+                                     start + ic * p_.w.outer + oc * p_.w.channel + k0 * p_.w.axis[0] + k1 * p_.w.axis[1] +
+                                         k2 * p_.w.axis[2]),
+                             1);
+            }
   for (int64_t ic = 0; ic < g.x_channels; ++ic)
-    for (int64_t oc = 0; oc < g.y_channels; ++oc)
-      for (int64_t t = 0; t < taps(); ++t, ++sums) {
-        const int64_t k2 = t % g.axis[2].w, k1 = t / g.axis[2].w % g.axis[1].w, k0 = t / g.axis[2].w / g.axis[1].w;
-        const int64_t to = (group * g.x_channels + ic) * p_.w.outer + oc * p_.w.channel + k0 * p_.w.axis[0] + k1 * p_.w.axis[1] +
-                           k2 * p_.w.axis[2];
-        tiles_->narrow(p_.type, sums, element(buffers.w, p_.type, to), 1);
-      }
+    for (int64_t offset : weight_offsets_) {
+      const Real sum = std::accumulate(sums, sums + tiles_->lanes, Real(0));
+      sums += tiles_->lanes;
+      finite = finite && std::isfinite(sum);
+      tiles_->narrow(p_.type, &sum, element(buffers.w, p_.type, start + ic * p_.w.outer + offset), 1);
+    }
+  return finite;
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
-  if (g.x_channels * g.y_channels > kMaxPairs) return nullptr;
-  if (g.groups < kMinGroups && flops > kMinFlops && !request.by_name) return nullptr;
+  const bool few_pairs = g.x_channels * g.y_channels <= kMaxPairs;
+  const bool many_columns = g.y_channels <= kMaxChannels && g.y_channels * g.w_positions() >= kMinColumns;
+  if (!few_pairs && !many_columns && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Dots<double>>(p, isa, request.threads);
   return std::make_shared<Dots<float>>(p, isa, request.threads);
 }

@@ -9,6 +9,7 @@
 //   backward_weights  weights[i] = sum over m of x[m][i] * columns[m]
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "csrc/cpu/kernels.h"
@@ -232,14 +233,18 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, int64_t 
     const Real* w = static_cast<const Real*>(buffers.w) + (group * g.x_channels + i) * p_.w.outer;
     for (int64_t m = 0; m < positions_; m += kDotTaps) {
       const int64_t count = std::min<int64_t>(kDotTaps, positions_ - m);
-      Real sums[kDotTaps] = {};
+      alignas(64) Real sums[kDotTaps * kMaxLanes] = {};
       int64_t offsets[kDotTaps];
       for (int64_t t = 0; t < count; ++t) offsets[t] = t * length_;
       for (const Run& run : of_row)
-        for (int64_t n = 0; n < run.length; n += most)
-          tiles_->dot[count]({w + run.weights + n, columns + m * length_ + run.columns + n, 1, std::min(most, run.length - n), 0,
-                              0, offsets, sums});
-      for (int64_t t = 0; t < count; ++t) *x_of(buffers, m + t, group * g.x_channels + i) = sums[t];
+        for (int64_t n = 0; n < run.length; n += most) {
+          const OuterRun<Real> piece{w + run.weights + n, columns + m * length_ + run.columns + n,
+                                     std::min(most, run.length - n)};
+          tiles_->dot[1][count]({&piece, 1, 0, 0, offsets, sums, 0});
+        }
+      for (int64_t t = 0; t < count; ++t)
+        *x_of(buffers, m + t, group * g.x_channels + i) =
+            std::accumulate(sums + t * tiles_->lanes, sums + (t + 1) * tiles_->lanes, Real(0));
     }
     // An infinity or NaN among the weights may have met the zero of a position that does not read it.
     for (int64_t m = 0; m < positions_; ++m) {

@@ -45,8 +45,9 @@ void Planes<Real>::load(const void* in, const int64_t* begin, int64_t channels, 
             first = std::min(first, extent_[2]), last = std::clamp(last, first, extent_[2]);
             if (!inside(0, i0) || !inside(1, i1)) first = last = 0;
             for (int64_t c = 0; c < channels; ++c) {
-              std::fill(line + c * size_, line + c * size_ + first, Real(0));
-              std::fill(line + c * size_ + last, line + c * size_ + extent_[2], Real(0));
+              Real* const of_channel = line + c * size_;
+              for (int64_t q = 0; q < first; ++q) of_channel[q] = 0;
+              for (int64_t q = last; q < extent_[2]; ++q) of_channel[q] = 0;
             }
             if (first == last) continue;
             const int64_t offset = i0 * in_.axis[0] + i1 * in_.axis[1] + (i2 + first * step) * in_.axis[2];

@@ -79,14 +79,16 @@ struct OverlapLine {
   Real* lines;  // room for `step` lines of whole vectors
 };
 
-// A dot tile: out[t] += sum over runs r, p < length of a[r*a_pitch + p] * b[offsets[t] + r*b_pitch + p] for t < taps of the tile.
-inline constexpr int kDotTaps = 8;
+// A dot tile: out[m*out_pitch + t][lane] += sum over runs r, p = lane (mod lanes) of a[r][m*a_pitch + p] * b[r][offsets[t] + p]
+// for m < rows and t < taps of the tile: vectors, whose lanes are still to be added.
+inline constexpr int kDotRows = 4, kDotTaps = 8;
 template <class Real>
 struct DotTile {
-  const Real *a, *b;
-  int64_t runs, length, a_pitch, b_pitch;
+  const OuterRun<Real>* runs;
+  int64_t run_count, a_offset, a_pitch;
   const int64_t* offsets;
   Real* out;
+  int64_t out_pitch;
 };
 
 template <class Real>
@@ -99,7 +101,8 @@ struct Tiles {
   int max_wide_rows;
   int max_wide_vectors[kWideRows + 1];                                   // by rows
   void (*wide[kWideRows + 1][kWideVectors + 1])(const WideTile<Real>&);  // [rows][vectors]
-  void (*dot[kDotTaps + 1])(const DotTile<Real>&);                       // [taps]
+  int max_dot_taps[kDotRows + 1];                                        // by rows
+  void (*dot[kDotRows + 1][kDotTaps + 1])(const DotTile<Real>&);         // [rows][taps]
   // to[offsets[j] + i] = from[i*pitch + j] for i < rows <= lanes, j < columns; zero for rows <= i < lanes.
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
   // to[i] = factor * from[i], added to what is there where `add`.

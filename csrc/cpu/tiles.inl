@@ -113,30 +113,34 @@ void wide_tile(const WideTile<typename V::Real>& t) {
     }
 }
 
-template <class V, int Taps>
+template <class V, int Rows, int Taps>
 void dot_tile(const DotTile<typename V::Real>& t) {
-  typename V::Reg acc[Taps];
-  TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) acc[k] = V::zero();
-  const int64_t whole = t.length / V::lanes * V::lanes;
-  const auto mask = V::first(t.length - whole);
-  for (int64_t r = 0; r < t.runs; ++r) {
-    const auto* a = t.a + r * t.a_pitch;
-    const auto* b = t.b + r * t.b_pitch;
-    for (int64_t p = 0; p < whole; p += V::lanes) {
-      const auto x = V::load(a + p);
-      TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) acc[k] = V::fma(x, V::load(b + t.offsets[k] + p), acc[k]);
+  using Real = typename V::Real;
+  typename V::Reg acc[Rows][Taps];
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
+    TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) acc[m][k] = V::zero();
+  for (int64_t r = 0; r < t.run_count; ++r) {
+    const Real* a = t.runs[r].a + t.a_offset;
+    const Real* b = t.runs[r].b;
+    const auto step = [&](int64_t p, auto load) {
+      typename V::Reg x[Rows];
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) x[m] = load(a + m * t.a_pitch + p);
+      TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
+        const auto y = load(b + t.offsets[k] + p);
+        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][k] = V::fma(x[m], y, acc[m][k]);
+      }
+    };
+    const int64_t count = t.runs[r].count, whole = count / V::lanes * V::lanes;
+    for (int64_t p = 0; p < whole; p += V::lanes) step(p, [](const Real* from) { return V::load(from); });
+    if (whole == count) continue;
+    const auto mask = V::first(count - whole);
+    step(whole, [&](const Real* from) { return V::load_masked(from, mask); });
+  }
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
+    TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
+      Real* to = t.out + (m * t.out_pitch + k) * V::lanes;
+      V::store(to, V::add(V::load(to), acc[m][k]));
     }
-    if (whole == t.length) continue;
-    const auto x = V::load_masked(a + whole, mask);
-    TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k)
-      acc[k] = V::fma(x, V::load_masked(b + t.offsets[k] + whole, mask), acc[k]);
-  }
-  TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
-    typename V::Real lane[V::lanes], sum = 0;
-    V::store(lane, acc[k]);
-    for (int i = 0; i < V::lanes; ++i) sum += lane[i];
-    t.out[k] += sum;
-  }
 }
 
 template <class V>
@@ -297,9 +301,12 @@ void winograd_output(const typename V::Real* const* from, typename V::Real* cons
 
 template <class V>
 void every_other(const typename V::Real* from, typename V::Real* to, int64_t count) {
-  int64_t j = 0;
-  for (; j + V::lanes < count; j += V::lanes) V::store(to + j, V::even(V::load(from + 2 * j), V::load(from + 2 * j + V::lanes)));
-  for (; j < count; ++j) to[j] = from[2 * j];
+  for (int64_t j = 0; j < count; j += V::lanes) {
+    const int64_t left = 2 * (count - j) - 1;
+    const auto low = V::load_first(from + 2 * j, left);
+    const auto high = left > V::lanes ? V::load_first(from + 2 * j + V::lanes, left - V::lanes) : V::zero();
+    V::store_first(to + j, count - j, V::even(low, high));
+  }
 }
 
 // A product with zero is zero, unless the other factor is an infinity or a NaN.
@@ -332,15 +339,18 @@ constexpr void fill_wide_tiles(Tiles<typename V::Real>& table, std::integer_sequ
   ((table.wide[Rows][Vectors + 1] = wide_tile<V, Rows, Vectors + 1>), ...);
 }
 
-template <class V, int... Taps>
+template <class V, int Rows, int... Taps>
 constexpr void fill_dot_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Taps...>) {
-  ((table.dot[Taps + 1] = dot_tile<V, Taps + 1>), ...);
+  table.max_dot_taps[Rows] = sizeof...(Taps);
+  ((table.dot[Rows][Taps + 1] = dot_tile<V, Rows, Taps + 1>), ...);
 }
 
 // Tallest[v] is how many rows fit the register file beside v vectors of the panel and one broadcast.
-// Widest[m] is how many vectors fit it beside m broadcasts and one load.
-template <class V, int... Tallest, int... Widest>
-constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest...>, std::integer_sequence<int, Widest...>) {
+// Widest[m] is how many vectors fit it beside m broadcasts and one load, Dots[m] how many sums of m rows beside those and one load.
+template <class V, int... Tallest, int... Widest, int... Dots>
+constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest...>, std::integer_sequence<int, Widest...>,
+                                             std::integer_sequence<int, Dots...>) {
+  static_assert(sizeof...(Dots) == kDotRows);
   static_assert(sizeof...(Widest) <= kWideRows);
   Tiles<typename V::Real> table{};
   table.lanes = V::lanes;
@@ -352,7 +362,9 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_wide_tiles<V, I + 1>(table, std::make_integer_sequence<int, Widest>()), ...);
   }(std::make_integer_sequence<int, sizeof...(Widest)>());
-  fill_dot_tiles<V>(table, std::make_integer_sequence<int, kDotTaps>());
+  [&]<int... I>(std::integer_sequence<int, I...>) {
+    (fill_dot_tiles<V, I + 1>(table, std::make_integer_sequence<int, Dots>()), ...);
+  }(std::make_integer_sequence<int, sizeof...(Dots)>());
   table.transpose = transpose<V>;
   table.transpose_rows = transpose_rows<V>;
   table.weave = weave<V>;

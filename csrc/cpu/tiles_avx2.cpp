@@ -158,8 +158,9 @@ struct F64 {
 // 16 registers: 12 x 1, 6 x 2 and 4 x 3 accumulators, each with its panel vectors and one broadcast; wide tiles with the shorter
 // of their sides and one more.
 using Widest = std::integer_sequence<int, 12, 6, 4, 3, 2, 2>;
-constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 6, 4>(), Widest());
-constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 6, 4>(), Widest());
+using Dots = std::integer_sequence<int, 8, 6, 4, 2>;
+constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 6, 4>(), Widest(), Dots());
+constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 6, 4>(), Widest(), Dots());
 
 }  // namespace avx2
 

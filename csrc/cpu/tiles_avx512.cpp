@@ -164,8 +164,9 @@ struct F64 {
 // 32 registers: 12 x 1, 12 x 2, 8 x 3 and 6 x 4 accumulators, each with its panel vectors and one broadcast; wide tiles with the
 // shorter of their sides and one more.
 using Widest = std::integer_sequence<int, 12, 12, 8, 6, 5, 4, 3, 3, 3, 2, 2, 2, 2, 2>;
-constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 12, 8, 6>(), Widest());
-constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 12, 8, 6>(), Widest());
+using Dots = std::integer_sequence<int, 8, 8, 8, 6>;
+constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 12, 12, 8, 6>(), Widest(), Dots());
+constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 12, 8, 6>(), Widest(), Dots());
 
 }  // namespace avx512
 

@@ -81,8 +81,9 @@ using F64 = Vec<double, 2>;
 
 // 16 registers, as every 64-bit instruction set has at least.
 using Widest = std::integer_sequence<int, 8, 4, 3, 2, 2, 2>;
-constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 8, 6>(), Widest());
-constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 8, 6>(), Widest());
+using Dots = std::integer_sequence<int, 8, 6, 4, 2>;
+constexpr Tiles<float> f32 = make_tiles<F32>(std::integer_sequence<int, 8, 6>(), Widest(), Dots());
+constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 8, 6>(), Widest(), Dots());
 
 }  // namespace portable
 
