@@ -27,5 +27,6 @@ _load()
 
 from . import functional, nn  # noqa: E402
 from ._config import __version__, show_config  # noqa: E402
+from ._prepack import prepack  # noqa: E402
 
-__all__ = ["__version__", "functional", "nn", "show_config"]
+__all__ = ["__version__", "functional", "nn", "prepack", "show_config"]

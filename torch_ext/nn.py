@@ -57,6 +57,7 @@ def _forward(
     groups: int,
     pads_begin: List[int],
     pads_end: List[int],
+    packed: Optional[Tensor] = None,
 ) -> Tensor:
     axes = len(kernel_size)
     if input.dim() != axes + 1 and input.dim() != axes + 2:
@@ -64,24 +65,44 @@ def _forward(
     if output_size is not None:
         output_padding = _padding_for(input, output_size, kernel_size, stride, dilation, pads_begin, pads_end)
     unbatched = input.dim() == axes + 1
-    output = torch.ops.torch_ext.conv_transpose(
-        input.unsqueeze(0) if unbatched else input,
-        weight,
-        bias,
-        strides=stride,
-        pads_begin=pads_begin,
-        pads_end=pads_end,
-        dilations=dilation,
-        output_padding=output_padding,
-        groups=groups,
-        data_format="NCX",
-        weights_format="IOX",
-    )
+    if unbatched:
+        input = input.unsqueeze(0)
+    if packed is not None:
+        output = torch.ops.torch_ext.conv_transpose_prepacked(
+            input,
+            weight,
+            packed,
+            bias,
+            strides=stride,
+            pads_begin=pads_begin,
+            pads_end=pads_end,
+            dilations=dilation,
+            output_padding=output_padding,
+            groups=groups,
+            data_format="NCX",
+            weights_format="IOX",
+        )
+    else:
+        output = torch.ops.torch_ext.conv_transpose(
+            input,
+            weight,
+            bias,
+            strides=stride,
+            pads_begin=pads_begin,
+            pads_end=pads_end,
+            dilations=dilation,
+            output_padding=output_padding,
+            groups=groups,
+            data_format="NCX",
+            weights_format="IOX",
+        )
     return output.squeeze(0) if unbatched else output
 
 
 class _ConvTranspose:
     """What the three modules share, put before torch's class in their order of bases."""
+
+    packed: Optional[Tensor]
 
     def __init__(
         self,
@@ -108,6 +129,7 @@ class _ConvTranspose:
         self.pads_begin: List[int] = begin
         self.pads_end: List[int] = end
         self.padding = mode if mode != "none" else tuple(begin) if begin == end else tuple(zip(begin, end))
+        self.register_buffer("packed", None, persistent=False)  # the weights as torch_ext.prepack packs them
 
     def forward(self, input: Tensor, output_size: Optional[List[int]] = None) -> Tensor:
         return _forward(
@@ -122,7 +144,43 @@ class _ConvTranspose:
             self.groups,
             self.pads_begin,
             self.pads_end,
+            self.packed,
         )
+
+    def _prepack(self, size: torch.Size, channels_last: bool) -> None:
+        """Packs the weights for inputs (N, C, ...) of this size and layout; nothing is kept where that has no use."""
+        self._packed_for = (size, channels_last)
+        self.packed = None
+        if self.weight.device.type != "cpu" or not self.weight.is_floating_point():
+            return
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        sample = torch.empty(size, dtype=self.weight.dtype)
+        if channels_last:
+            sample = sample.to(memory_format=formats[len(size)])
+        packed = torch.ops.torch_ext.conv_transpose_prepack(
+            sample,
+            self.weight.detach(),
+            strides=self.stride,
+            pads_begin=self.pads_begin,
+            pads_end=self.pads_end,
+            dilations=self.dilation,
+            output_padding=self.output_padding,
+            groups=self.groups,
+            data_format="NCX",
+            weights_format="IOX",
+        )
+        self.packed = packed if packed.numel() else None
+
+    def _apply(self, fn, *args, **kwargs):  # .to(), .half(), .cuda() ...
+        super()._apply(fn, *args, **kwargs)
+        if "_packed_for" in self.__dict__:
+            self._prepack(*self._packed_for)
+        return self
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        super()._load_from_state_dict(*args, **kwargs)
+        if "_packed_for" in self.__dict__:
+            self._prepack(*self._packed_for)
 
 
 class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):

@@ -34,6 +34,7 @@ struct Buffers {
   void* y = nullptr;
   const void* bias = nullptr;
   void* workspace = nullptr;
+  const void* packed = nullptr;  // the weights, packed ahead by a plan of the same packing(); null: run packs them
 };
 
 // What was decided for a problem. Immutable, shared between threads.
@@ -42,10 +43,18 @@ class Plan {
   virtual ~Plan() = default;
   // Name of the kernel in the list of kernels.inc, set by make_plan.
   const char* kernel = "";
+  // Of the kernel and its packing(), set by make_plan; 0 where it packs nothing ahead.
+  uint64_t fingerprint = 0;
   // One line: tiles, blocks.
   virtual std::string describe() const = 0;
   virtual int64_t workspace_bytes() const = 0;
   virtual void run(const Buffers& buffers, const Parallel& parallel) const = 0;
+
+  // Weights packed ahead, for layers whose weights do not change: all that the packed form depends on besides their values, or
+  // nothing where the plan has no use for it; its size; and the packing, which reads no more than buffers.w.
+  virtual std::string packing() const { return {}; }
+  virtual int64_t packed_bytes() const { return 0; }
+  virtual void pack(const Buffers&, const Parallel&, void*) const {}
 };
 
 // The first kernel of the list that accepts the problem under `isa`. `threads` sizes the workspace. `kernel`, when given, names

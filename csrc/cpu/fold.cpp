@@ -45,6 +45,12 @@ class Fold final : public Plan {
     return std::to_string(phases_) + " phases as channels of " + inner_->kernel + " " + inner_->describe();
   }
   int64_t workspace_bytes() const override { return layout_.bytes(); }
+  // The same memory with other strides.
+  std::string packing() const override { return inner_->packing(); }
+  int64_t packed_bytes() const override { return inner_->packed_bytes(); }
+  void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override {
+    inner_->pack(buffers, parallel, packed);
+  }
 
   void run(const Buffers& buffers, const Parallel& parallel) const override {
     std::byte* workspace = static_cast<std::byte*>(buffers.workspace);

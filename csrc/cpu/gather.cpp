@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
@@ -46,10 +47,18 @@ class Gather final : public Plan {
   std::string describe() const override;
   int64_t workspace_bytes() const override { return layout_.bytes(); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
+  std::string packing() const override;
+  int64_t packed_bytes() const override { return int64_t(sizeof(PackedHeader)) + panel_bytes(); }
+  void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override;
 
  private:
   struct Block {
     Range sample, cell[kAxes];
+  };
+  // The packed weights.
+  struct Panels {
+    const Real* data;
+    bool finite;
   };
   // The positions of one phase in a block, and the taps that reach any of them.
   struct Phase {
@@ -63,7 +72,8 @@ class Gather final : public Plan {
   int64_t block_count() const;
   Block block(int64_t index) const;
   bool pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const;
-  void run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, bool finite, std::byte* scratch) const;
+  void run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, const Panels& packed,
+                 std::byte* scratch) const;
   RowStrides load_input(const Buffers& buffers, const Block& block, int64_t group, Real* box, const Real*& origin) const;
   void point(const Block& block, const Real* origin, const RowStrides& in, Real* out_origin, const RowStrides& out,
              const Real* zeros, std::byte* memory, std::vector<Phase>& phases) const;
@@ -78,6 +88,7 @@ class Gather final : public Plan {
   // Of a panel, and of all panels of a group, of which the last one may be narrower.
   int64_t panel_size() const { return taps() * tap_pitch<Real>(depth_, width_); }
   int64_t group_size() const { return panels_ * panel_size(); }
+  int64_t panel_bytes() const { return p_.geometry.groups * group_size() * int64_t(sizeof(Real)); }
 
   Problem p_;
   const Tiles<Real>* tiles_;
@@ -158,7 +169,7 @@ Gather<Real>::Gather(const Problem& problem, Isa isa, int threads)
   if (box_pitch_ * int64_t(sizeof(Real)) % 2048 == 0) box_pitch_ += 64 / int64_t(sizeof(Real));
 
   const Geometry& g = p_.geometry;
-  panels_part_ = layout_.shared(g.groups * group_size() * int64_t(sizeof(Real)));
+  panels_part_ = layout_.shared(panel_bytes());  // not touched where weights are packed ahead
   zeros_part_ = layout_.shared(depth_ * int64_t(sizeof(Real)));
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * int64_t(sizeof(Real)));
   in_box_part_ = layout_.per_thread(in_place_input_ ? 0 : in_box * box_pitch_ * int64_t(sizeof(Real)));
@@ -236,16 +247,39 @@ void Gather<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   if (buffers.bias)
     for (int64_t group = 0; group < g.groups; ++group)
       tiles_->widen(p_.type, element(buffers.bias, p_.type, group * columns_), bias + group * panels_ * width_, columns_);
-  const bool finite = pack_panels(buffers, parallel, layout_.at<Real>(workspace, panels_part_));
+  Panels packed{layout_.at<Real>(workspace, panels_part_), true};
+  if (buffers.packed) {
+    const auto* header = static_cast<const PackedHeader*>(buffers.packed);
+    packed = {reinterpret_cast<const Real*>(header + 1), header->finite != 0};
+  } else {
+    packed.finite = pack_panels(buffers, parallel, layout_.at<Real>(workspace, panels_part_));
+  }
 
   // Panels outermost: what threads compute at the same time shares its panels in the outer caches.
   const int64_t blocks = block_count(), slices = parts_of(panels_, panels_per_item_);
   parallel.for_each(g.groups * slices * blocks, [&](int64_t index, int thread) {
     const int64_t slice = index / blocks % slices, group = index / blocks / slices;
     run_block(buffers, block(index % blocks), group,
-              {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, finite,
+              {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, packed,
               layout_.thread(workspace, thread));
   });
+}
+
+template <class Real>
+std::string Gather<Real>::packing() const {
+  const Geometry& g = p_.geometry;
+  std::string text = "panels of " + std::to_string(width_) + (sizeof(Real) == 4 ? " floats:" : " doubles:");
+  for (int64_t v : {g.groups, depth_, columns_, g.axis[0].w, g.axis[1].w, g.axis[2].w}) text += ' ' + std::to_string(v);
+  return text;
+}
+
+template <class Real>
+void Gather<Real>::pack(const Buffers& buffers, const Parallel& parallel, void* packed) const {
+  auto* header = static_cast<PackedHeader*>(packed);
+  *header = {};
+  // Between taps, and behind narrower panels, there are gaps: the same weights give the same bytes.
+  std::memset(header + 1, 0, size_t(panel_bytes()));
+  header->finite = pack_panels(buffers, parallel, reinterpret_cast<Real*>(header + 1));
 }
 
 // Returns whether all weights are finite.
@@ -355,7 +389,7 @@ void Gather<Real>::point(const Block& block, const Real* origin, const RowStride
 }
 
 template <class Real>
-void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, bool finite,
+void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, const Panels& packed,
                              std::byte* scratch) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Real* origin;
@@ -384,14 +418,14 @@ void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t
   const Real* zeros = layout_.at<Real>(workspace, zeros_part_);
   point(block, origin, in, out_origin, out, zeros, layout_.at<std::byte>(scratch, pointers_part_), phases);
 
-  const Real* group_panels = layout_.at<Real>(workspace, panels_part_) + group * group_size();
+  const Real* group_panels = packed.data + group * group_size();
   const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
   for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
     const int64_t first = panel * width_, columns = std::min(width_, columns_ - first);
     const Real* of_panel = group_panels + panel * panel_size();
     const int64_t out_offset = in_place_output_ ? first : 0;
     for (const Phase& phase : phases) {
-      if (finite) {
+      if (packed.finite) {
         run_phase(phase, of_panel, panel_vectors(panel), columns, out_offset, bias + first);
       } else {
         run_phase_exactly(phase, zeros, of_panel, panel_vectors(panel), columns, out_offset, bias + first);

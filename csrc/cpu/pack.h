@@ -71,6 +71,11 @@ class PanelPacker {
   std::vector<int64_t> offsets_;
 };
 
+// What stands before weights that are packed ahead, on a cache line of its own.
+struct alignas(64) PackedHeader {
+  int64_t finite;  // whether all weights are
+};
+
 // Address of an element, for types known only at run time.
 inline const void* element(const void* base, Type type, int64_t index) {
   return static_cast<const char*>(base) + index * bytes_of(type);

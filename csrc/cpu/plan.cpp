@@ -49,6 +49,14 @@ struct CacheHash {
 // A plan is small, but a program that never repeats a shape must not grow without bound.
 constexpr size_t kCachedPlans = 4096;
 
+// FNV-1a: the same in every build, as packed weights may be saved by one and loaded by another.
+uint64_t fingerprint(const std::string& kernel, const std::string& packing) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : "1 " + kernel + ": " + packing)
+    hash = (hash ^ uint8_t(c)) * 0x100000001b3u;  // 1: the version of packed forms
+  return hash;
+}
+
 const char* environment(const char* name) {
   const char* value = std::getenv(name);
   return value && *value ? value : nullptr;
@@ -61,6 +69,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, Isa isa, int threa
     if (k.isa > isa || (kernel && std::strcmp(kernel, k.name))) continue;
     if (auto plan = k.make(problem, {threads, kernel != nullptr})) {
       plan->kernel = k.name;
+      if (const std::string packing = plan->packing(); !packing.empty()) plan->fingerprint = fingerprint(k.name, packing);
       return plan;
     }
   }

@@ -50,6 +50,9 @@ class Winograd final : public Plan {
   std::string describe() const override;
   int64_t workspace_bytes() const override { return layout_.bytes(); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
+  std::string packing() const override;
+  int64_t packed_bytes() const override { return int64_t(sizeof(PackedHeader)) + weights_bytes(); }
+  void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override;
   bool pays() const;
 
  private:
@@ -69,7 +72,7 @@ class Winograd final : public Plan {
   void choose_blocks();
   int64_t block_count() const;
   Block block(int64_t index) const;
-  bool transform_weights(const Buffers& buffers, const Parallel& parallel) const;
+  bool transform_weights(const Buffers& buffers, const Parallel& parallel, float* panels, float* weights) const;
   void transform_panel(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const;
   Rows load_input(const Buffers& buffers, const Block& block, int64_t group, std::byte* scratch) const;
   bool transform_input(const Buffers& buffers, const Block& block, int64_t group, std::byte* scratch) const;
@@ -78,7 +81,8 @@ class Winograd final : public Plan {
   void store_results(const Buffers& buffers, const Block& block, int64_t group, int64_t panel, const Coordinates& phase,
                      std::byte* scratch) const;
   void store_output(const Buffers& buffers, const Block& block, int64_t group, int64_t panel, std::byte* scratch) const;
-  void run_block(const Buffers& buffers, const Block& block, int64_t group, std::byte* scratch, std::atomic<bool>& finite) const;
+  void run_block(const Buffers& buffers, const Block& block, int64_t group, const float* weights, std::byte* scratch,
+                 std::atomic<bool>& finite) const;
   // The output positions of a block along an axis, some of them outside.
   int64_t out_low(const Block& b, int a) const { return axis_[a].write(b.begin[a], 0, 0); }
   int64_t out_extent(const Block& b, int a) const { return (b.end[a] - b.begin[a]) * axis_[a].results * axis_[a].out_step(); }
@@ -88,6 +92,8 @@ class Winograd final : public Plan {
   // Transformed weights of a group, and where its panel starts.
   int64_t group_weights() const { return int64_t(phases_.size()) * points_ * depth_ * round_up(columns_, lanes()); }
   int64_t panel_start(int64_t panel) const { return panel * int64_t(phases_.size()) * points_ * depth_ * width_; }
+  int64_t weights_bytes() const { return p_.geometry.groups * group_weights() * int64_t(sizeof(float)); }
+  int64_t panels_bytes() const { return p_.geometry.groups * panels_ * panel_size() * int64_t(sizeof(float)); }
   int64_t panel_size() const { return p_.geometry.w_positions() * tap_pitch<float>(depth_, width_); }  // packed
 
   Problem p_;
@@ -155,10 +161,10 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
                      : isa == Isa::avx2 ? "gather__avx2"
                                         : "gather__portable");
   exact_part_ = layout_.shared(exact_->workspace_bytes());
-  weights_part_ = layout_.shared(g.groups * group_weights() * real);
+  weights_part_ = layout_.shared(weights_bytes());  // not touched, like the panels, where weights are packed ahead
   zeros_part_ = layout_.shared(pitch_ * real);
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
-  panels_part_ = layout_.shared(g.groups * panels_ * panel_size() * real);
+  panels_part_ = layout_.shared(panels_bytes());
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : box * pitch_ * real);
   input_part_ = layout_.per_thread(int64_t(in_phases_.size()) * points_ * tiles * pitch_ * real);
   products_part_ = layout_.per_thread(points_ * tiles * width_ * real);
@@ -236,31 +242,49 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
   std::fill_n(layout_.at<float>(workspace, zeros_part_), pitch_, 0.f);
   for (int64_t group = 0; buffers.bias && group < g.groups; ++group)
     tiles_->widen(p_.type, element(buffers.bias, p_.type, group * columns_), bias + group * panels_ * width_, columns_);
-  std::atomic<bool> finite{transform_weights(buffers, parallel)};
+  const auto* header = static_cast<const PackedHeader*>(buffers.packed);
+  const float* weights = header ? reinterpret_cast<const float*>(header + 1) : layout_.at<float>(workspace, weights_part_);
+  std::atomic<bool> finite{header ? header->finite != 0
+                                  : transform_weights(buffers, parallel, layout_.at<float>(workspace, panels_part_),
+                                                      layout_.at<float>(workspace, weights_part_))};
   if (finite) {
     const int64_t blocks = block_count();
     parallel.for_each(blocks * g.groups, [&](int64_t index, int thread) {
-      run_block(buffers, block(index % blocks), index / blocks, layout_.thread(workspace, thread), finite);
+      run_block(buffers, block(index % blocks), index / blocks, weights, layout_.thread(workspace, thread), finite);
     });
   }
   if (finite) return;
   Buffers exact = buffers;
+  exact.packed = nullptr;
   exact.workspace = layout_.at<void>(workspace, exact_part_);
   exact_->run(exact, parallel);
 }
 
-// weights[group][panel][phase][point][c][n] from panels of 16 channels at a time; returns whether they are all finite.
-bool Winograd::transform_weights(const Buffers& buffers, const Parallel& parallel) const {
-  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+std::string Winograd::packing() const {
   const Geometry& g = p_.geometry;
-  float* weights = layout_.at<float>(workspace, weights_part_);
+  std::string text = std::string(forward_ ? "F(3, 2) of conv_transpose" : "F(3, 2) of backward_data") + ", panels of " +
+                     std::to_string(width_) + " floats:";
+  for (int64_t v : {g.groups, depth_, columns_, g.axis[0].w, g.axis[1].w, g.axis[2].w}) text += ' ' + std::to_string(v);
+  return text;
+}
+
+void Winograd::pack(const Buffers& buffers, const Parallel& parallel, void* packed) const {
+  auto* header = static_cast<PackedHeader*>(packed);
+  *header = {};
+  std::vector<float> panels(size_t(panels_bytes()) / sizeof(float));
+  header->finite = transform_weights(buffers, parallel, panels.data(), reinterpret_cast<float*>(header + 1));
+}
+
+// weights[group][panel][phase][point][c][n] from panels of 16 channels at a time; returns whether they are all finite.
+bool Winograd::transform_weights(const Buffers& buffers, const Parallel& parallel, float* panels, float* weights) const {
+  const Geometry& g = p_.geometry;
   constexpr int64_t kChannels = 16;
   const int64_t chunks = parts_of(depth_, kChannels);
   std::atomic<bool> finite{true};
   parallel.for_each(g.groups * panels_ * chunks, [&](int64_t index, int) {
     const int64_t begin = index % chunks * kChannels, end = std::min(begin + kChannels, depth_);
     const int64_t panel = index / chunks % panels_, group = index / chunks / panels_;
-    float* packed = layout_.at<float>(workspace, panels_part_) + (group * panels_ + panel) * panel_size();
+    float* packed = panels + (group * panels_ + panel) * panel_size();
     const PanelPacker<float>& packer = packers_[panel == panels_ - 1];
     if (!packer.pack(element(buffers.w, p_.type, group * g.x_channels * p_.w.outer), panel * width_, begin, end, packed))
       finite = false;
@@ -464,15 +488,14 @@ void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t gro
         }
 }
 
-void Winograd::run_block(const Buffers& buffers, const Block& b, int64_t group, std::byte* scratch,
+void Winograd::run_block(const Buffers& buffers, const Block& b, int64_t group, const float* weights, std::byte* scratch,
                          std::atomic<bool>& finite) const {
-  const Geometry& g = p_.geometry;
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   if (!transform_input(buffers, b, group, scratch)) {
     finite = false;
     return;
   }
-  const float* weights = layout_.at<float>(workspace, weights_part_) + group * group_weights();
+  weights += group * group_weights();
   const float* bias = layout_.at<float>(workspace, bias_part_) + group * panels_ * width_;
   for (int64_t panel = 0; panel < panels_; ++panel) {
     const int64_t vectors = panel_vectors(panel), phase_size = points_ * depth_ * vectors * lanes();

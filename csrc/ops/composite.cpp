@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public operators: they check, resolve padding and extents once, and call a private operator.
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/FunctionsManual.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
 #include "csrc/ops/private.h"
@@ -47,6 +50,40 @@ Tensor conv_transpose(const Tensor& src, const Tensor& weights, const std::optio
   const Attributes attributes = ATTRIBUTE_VALUES(weights_format);
   return call_resolved(Operation::conv_transpose, src, weights, bias,
                        resolve_conv_transpose(kConvTranspose, src, weights, bias, attributes), attributes);
+}
+
+// The weights as conv_transpose packs them for a src of this size and layout, in bytes; none where it does not.
+Tensor prepack(const Tensor& src, const Tensor& weights, ATTRIBUTES) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("torch_ext::_conv_transpose_prepack", "")
+                             .typed<Tensor(const Tensor&, const Tensor&, TORCH_EXT_FORM)>();
+  const Attributes attributes = ATTRIBUTE_VALUES(weights_format);
+  const Resolved r = resolve_conv_transpose(kConvTranspose, src, weights, std::nullopt, attributes);
+  return op.call(src, weights, r.size, strides, r.offset, dilations, groups, r.data_format.name(), r.weights_format.name());
+}
+
+// conv_transpose that finds its weights packed. They serve inference: where a gradient is asked for, or another type, it packs.
+Tensor prepacked(const Tensor& src, const Tensor& weights, const Tensor& packed, const std::optional<Tensor>& bias, ATTRIBUTES) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("torch_ext::_conv_transpose_prepacked", "")
+          .typed<Tensor(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, TORCH_EXT_FORM)>();
+  using torch::autograd::isFwGradDefined;
+  const bool differentiated = torch::autograd::compute_requires_grad(src, weights, bias.value_or(Tensor())) ||
+                              isFwGradDefined(src) || isFwGradDefined(weights) || isFwGradDefined(bias);
+  if (differentiated || at::autocast::is_autocast_enabled(src.device().type()))
+    return conv_transpose(src, weights, bias, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, groups,
+                          data_format, weights_format);
+  const Attributes attributes = ATTRIBUTE_VALUES(weights_format);
+  const Resolved r = resolve_conv_transpose(kConvTranspose, src, weights, bias, attributes);
+  return op.call(src, weights, packed, bias, r.size, strides, r.offset, dilations, groups, r.data_format.name(),
+                 r.weights_format.name());
+}
+
+// Under vmap the weights may be a batch: packed ones are of no use.
+Tensor prepacked_batched(const Tensor& src, const Tensor& weights, const Tensor&, const std::optional<Tensor>& bias, ATTRIBUTES) {
+  return conv_transpose(src, weights, bias, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, groups,
+                        data_format, weights_format);
 }
 
 Tensor backward_data(const Tensor& diff_dst, const Tensor& weights, ATTRIBUTES) {
@@ -116,8 +153,15 @@ void register_public(torch::Library& library) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(torch_ext, CompositeImplicitAutograd, library) { register_public(library); }
+TORCH_LIBRARY_IMPL(torch_ext, CompositeImplicitAutograd, library) {
+  register_public(library);
+  library.impl("conv_transpose_prepack", TORCH_FN(prepack));
+  library.impl("conv_transpose_prepacked", TORCH_FN(prepacked));
+}
 // vmap looks for a rule of its own before it decomposes; the same composites serve it.
-TORCH_LIBRARY_IMPL(torch_ext, FuncTorchBatched, library) { register_public(library); }
+TORCH_LIBRARY_IMPL(torch_ext, FuncTorchBatched, library) {
+  register_public(library);
+  library.impl("conv_transpose_prepacked", TORCH_FN(prepacked_batched));
+}
 
 }  // namespace torch_ext::ops

@@ -52,32 +52,88 @@ void advise_huge_pages(void* data, size_t bytes) {
 #endif
 }
 
-Tensor run(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias, const Form& form) {
-  const SymSizes symbolic = checked_result_sizes(operation, first, second, bias, form);
+c10::DimVector result_sizes(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,
+                            const Form& form) {
   c10::DimVector sizes;
-  for (const SymInt& size : symbolic) sizes.push_back(size.expect_int());
-  Tensor result = at::empty(sizes, first.options(), result_memory_format(operation, first, second, form));
+  for (const SymInt& size : checked_result_sizes(operation, first, second, bias, form)) sizes.push_back(size.expect_int());
+  return sizes;
+}
+
+Problem cpu_problem(Operation operation, const Tensor& src, const Tensor& weights, const Tensor& dst, bool bias,
+                    const Form& form) {
+  Problem problem = problem_of(operation, src, weights, dst, bias, form);
+  problem.transforms_allowed = !at::globalContext().deterministicAlgorithms();
+  return problem;
+}
+
+void* data_of(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
+
+// Weights packed ahead are bytes: this, then what a plan with the same fingerprint has packed.
+struct alignas(64) PackedTensor {
+  uint64_t fingerprint;
+  static const void* for_plan(const Tensor& packed, const cpu::Plan& plan) {
+    const void* data = packed.scalar_type() == at::kByte && packed.is_contiguous() ? packed.const_data_ptr() : nullptr;
+    const bool serves = data && plan.fingerprint && reinterpret_cast<uintptr_t>(data) % alignof(PackedTensor) == 0 &&
+                        packed.numel() == int64_t(sizeof(PackedTensor)) + plan.packed_bytes() &&
+                        static_cast<const PackedTensor*>(data)->fingerprint == plan.fingerprint;
+    return serves ? static_cast<const PackedTensor*>(data) + 1 : nullptr;
+  }
+};
+
+Tensor run_packed(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,
+                  const Form& form, const Tensor* packed) {
+  Tensor result = at::empty(result_sizes(operation, first, second, bias, form), first.options(),
+                            result_memory_format(operation, first, second, form));
   if (result.numel() == 0) return result;
   advise_huge_pages(result.mutable_data_ptr(), result.nbytes());
 
   const Tensor& src = operation == Operation::backward_data ? result : first;
   const Tensor& weights = operation == Operation::backward_weights ? result : second;
   const Tensor& dst = operation == Operation::conv_transpose ? result : operation == Operation::backward_data ? first : second;
-  Problem problem = problem_of(operation, src, weights, dst, bias.has_value(), form);
-  problem.transforms_allowed = !at::globalContext().deterministicAlgorithms();
   const Tensor dense_bias = bias ? bias->contiguous() : Tensor();
   const cpu::Parallel parallel = torch_threads();
-  const auto plan = cpu::cached_plan(problem, parallel.threads);
+  const auto plan = cpu::cached_plan(cpu_problem(operation, src, weights, dst, bias.has_value(), form), parallel.threads);
   const int64_t bytes = plan->workspace_bytes();
   const at::DataPtr workspace = bytes ? c10::GetCPUAllocator()->allocate(size_t(bytes)) : at::DataPtr();
-  const auto data = [](const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); };
   advise_huge_pages(workspace.get(), size_t(bytes));
-  plan->run({data(src), data(weights), data(dst), bias ? dense_bias.const_data_ptr() : nullptr, workspace.get()}, parallel);
+  plan->run({data_of(src), data_of(weights), data_of(dst), bias ? dense_bias.const_data_ptr() : nullptr, workspace.get(),
+             packed ? PackedTensor::for_plan(*packed, *plan) : nullptr},
+            parallel);
   return result;
+}
+
+Tensor run(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias, const Form& form) {
+  return run_packed(operation, first, second, bias, form, nullptr);
+}
+
+Tensor run_prepacked(const Tensor& src, const Tensor& weights, const Tensor& packed, const std::optional<Tensor>& bias,
+                     TORCH_EXT_FORM) {
+  return run_packed(Operation::conv_transpose, src, weights, bias,
+                    Form{size, strides, offset, dilations, groups, data_format, weights_format}, &packed);
+}
+
+Tensor prepack(const Tensor& src, const Tensor& weights, TORCH_EXT_FORM) {
+  const Form form{size, strides, offset, dilations, groups, data_format, weights_format};
+  const Tensor dst = at::empty(result_sizes(Operation::conv_transpose, src, weights, std::nullopt, form), src.options(),
+                               result_memory_format(Operation::conv_transpose, src, weights, form));
+  const cpu::Parallel parallel = torch_threads();
+  const auto plan = cpu::cached_plan(cpu_problem(Operation::conv_transpose, src, weights, dst, false, form), parallel.threads);
+  if (dst.numel() == 0 || !plan->fingerprint) return at::empty({0}, src.options().dtype(at::kByte));
+  Tensor packed = at::zeros({int64_t(sizeof(PackedTensor)) + plan->packed_bytes()}, src.options().dtype(at::kByte));
+  auto* header = static_cast<PackedTensor*>(packed.mutable_data_ptr());
+  header->fingerprint = plan->fingerprint;
+  cpu::Buffers buffers;
+  buffers.w = data_of(weights);
+  plan->pack(buffers, parallel, header + 1);
+  return packed;
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(torch_ext, CPU, library) { TORCH_EXT_IMPL(library, run); }
+TORCH_LIBRARY_IMPL(torch_ext, CPU, library) {
+  TORCH_EXT_IMPL(library, run);
+  library.impl("_conv_transpose_prepack", TORCH_FN(prepack));
+  library.impl("_conv_transpose_prepacked", TORCH_FN(run_prepacked));
+}
 
 }  // namespace torch_ext::ops

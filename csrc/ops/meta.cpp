@@ -13,8 +13,17 @@ Tensor meta(Operation operation, const Tensor& first, const Tensor& second, cons
   return at::empty_symint(sizes, first.options(), result_memory_format(operation, first, second, form));
 }
 
+Tensor meta_prepacked(const Tensor& src, const Tensor& weights, const Tensor&, const std::optional<Tensor>& bias,
+                      TORCH_EXT_FORM) {
+  return meta(Operation::conv_transpose, src, weights, bias,
+              Form{size, strides, offset, dilations, groups, data_format, weights_format});
+}
+
 }  // namespace
 
-TORCH_LIBRARY_IMPL(torch_ext, Meta, library) { TORCH_EXT_IMPL(library, meta); }
+TORCH_LIBRARY_IMPL(torch_ext, Meta, library) {
+  TORCH_EXT_IMPL(library, meta);
+  library.impl("_conv_transpose_prepacked", TORCH_FN(meta_prepacked));
+}
 
 }  // namespace torch_ext::ops

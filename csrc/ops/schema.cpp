@@ -26,7 +26,13 @@ TORCH_LIBRARY(torch_ext, library) {
   def("conv_transpose_backprop_filters.shape_tensor(Tensor input_forward, Tensor output_delta, Tensor filter_shape, " ATTRIBUTES
       "str filter_format=\"XIO\", SymInt[]? filter_shape_attr=None) -> Tensor");
 
+  def("conv_transpose_prepack(Tensor src, Tensor weights, " ATTRIBUTES "str weights_format=\"XOI\") -> Tensor");
+  def("conv_transpose_prepacked(Tensor src, Tensor weights, Tensor packed, Tensor? bias=None, " ATTRIBUTES
+      "str weights_format=\"XOI\") -> Tensor");
+
   def("_conv_transpose(Tensor src, Tensor weights, Tensor? bias, " FORM ") -> Tensor");
   def("_conv_transpose_backward_data(Tensor diff_dst, Tensor weights, " FORM ") -> Tensor");
   def("_conv_transpose_backward_weights(Tensor src, Tensor diff_dst, " FORM ") -> Tensor");
+  def("_conv_transpose_prepack(Tensor src, Tensor weights, " FORM ") -> Tensor");
+  def("_conv_transpose_prepacked(Tensor src, Tensor weights, Tensor packed, Tensor? bias, " FORM ") -> Tensor");
 }
