@@ -111,6 +111,7 @@ struct Problem {
   Geometry geometry;
   Strides x, w, y;
   bool transforms_allowed = true;  // algorithms whose bits depend on the batch size (Winograd is chosen by the amount of work)
+  bool prepacked = false;          // the weights are packed ahead: packing costs nothing
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 

@@ -299,7 +299,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const int64_t positions = g.batch * g.x_positions();
   if (positions > kMaxLinks / g.w_positions()) return nullptr;
   const int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
-  if (!request.by_name && (positions > most || g.w_size() < kMinWeights * g.groups)) return nullptr;
+  if (!request.by_name && (p.prepacked || positions > most || g.w_size() < kMinWeights * g.groups)) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
   return std::make_shared<Native<float>>(p, isa, request.threads);
 }

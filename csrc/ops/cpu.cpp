@@ -92,12 +92,19 @@ Tensor run_packed(Operation operation, const Tensor& first, const Tensor& second
   const Tensor& dst = operation == Operation::conv_transpose ? result : operation == Operation::backward_data ? first : second;
   const Tensor dense_bias = bias ? bias->contiguous() : Tensor();
   const cpu::Parallel parallel = torch_threads();
-  const auto plan = cpu::cached_plan(cpu_problem(operation, src, weights, dst, bias.has_value(), form), parallel.threads);
+  Problem problem = cpu_problem(operation, src, weights, dst, bias.has_value(), form);
+  problem.prepacked = packed && packed->numel() > 0;
+  auto plan = cpu::cached_plan(problem, parallel.threads);
+  const void* packed_weights = problem.prepacked ? PackedTensor::for_plan(*packed, *plan) : nullptr;
+  if (problem.prepacked && !packed_weights) {
+    problem.prepacked = false;
+    plan = cpu::cached_plan(problem, parallel.threads);
+  }
   const int64_t bytes = plan->workspace_bytes();
   const at::DataPtr workspace = bytes ? c10::GetCPUAllocator()->allocate(size_t(bytes)) : at::DataPtr();
   advise_huge_pages(workspace.get(), size_t(bytes));
   plan->run({data_of(src), data_of(weights), data_of(dst), bias ? dense_bias.const_data_ptr() : nullptr, workspace.get(),
-             packed ? PackedTensor::for_plan(*packed, *plan) : nullptr},
+             packed_weights},
             parallel);
   return result;
 }
@@ -117,7 +124,9 @@ Tensor prepack(const Tensor& src, const Tensor& weights, TORCH_EXT_FORM) {
   const Tensor dst = at::empty(result_sizes(Operation::conv_transpose, src, weights, std::nullopt, form), src.options(),
                                result_memory_format(Operation::conv_transpose, src, weights, form));
   const cpu::Parallel parallel = torch_threads();
-  const auto plan = cpu::cached_plan(cpu_problem(Operation::conv_transpose, src, weights, dst, false, form), parallel.threads);
+  Problem problem = cpu_problem(Operation::conv_transpose, src, weights, dst, false, form);
+  problem.prepacked = true;
+  const auto plan = cpu::cached_plan(problem, parallel.threads);
   if (dst.numel() == 0 || !plan->fingerprint) return at::empty({0}, src.options().dtype(at::kByte));
   Tensor packed = at::zeros({int64_t(sizeof(PackedTensor)) + plan->packed_bytes()}, src.options().dtype(at::kByte));
   auto* header = static_cast<PackedTensor*>(packed.mutable_data_ptr());
