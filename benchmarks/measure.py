@@ -8,8 +8,8 @@ import time
 import numpy as np
 import torch
 
-from .peak import how, peak_gflops
-from .peers import OURS_AGAINST, PEERS, LeftOut
+from .peak import copy_gigabytes, how, peak_gflops
+from .peers import OURS_AGAINST, PEERS, PREPACKED, LeftOut
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
@@ -60,15 +60,22 @@ def measure(case, dtype, step: str, threads: int, seconds: float) -> dict:
     if not any(peer in calls for peer in OURS_AGAINST):
         raise RuntimeError(f"no peer can compute {case.name}: {left_out}")
     check(calls, TOLERANCE[dtype], f"{case.name}, {step}")
-    before = peak_gflops(threads)
+    before, bandwidth = peak_gflops(threads), copy_gigabytes()
     times = interleaved(calls, seconds)
     peak = (before + peak_gflops(threads)) / 2
     ratios = {peer: times[peer] / times[ours] for peer, ours in OURS_AGAINST.items() if peer in times}
-    best_of_ours = min(t for name, t in times.items() if name.startswith("torch_ext"))
-    ratios["best peer"] = min(times[peer] for peer in ratios) / best_of_ours
-    flops = 2 * case.terms * (3 if step == "training" else 1)
+    best_of_ours = min(times[ours] for ours in OURS_AGAINST.values() if ours in times)
+    best_peer = min(times[peer] for peer in ratios)
+    ratios["best peer"] = best_peer / best_of_ours
+    if step == "forward":
+        ratios |= {f"{peer}, packed": times[peer] / times[ours] for peer, ours in PREPACKED.items() if peer in times}
+        ratios["best peer, packed"] = best_peer / min(t for name, t in times.items() if name.startswith("torch_ext"))
+    passes = 3 if step == "training" else 1  # each of the three operations reads two tensors and writes one
+    flops, bytes = passes * 2 * case.terms, passes * sum(t.numel() for t in case.tensors(dtype).values()) * dtype.itemsize
+    limit = max(flops / (peak * 1e9), bytes / (bandwidth * 1e9))
     return dict(layer=case.name, step=step, threads=threads, milliseconds={k: 1e3 * v for k, v in times.items()}, ratios=ratios,
-                gflops=flops / best_of_ours / 1e9, peak_gflops=peak, peak_by=how(), left_out=left_out)  # fmt: skip
+                gflops=flops / best_of_ours / 1e9, peak_gflops=peak, peak_by=how(), copy_gigabytes=bandwidth,
+                of_limit=limit / best_of_ours, left_out=left_out)  # fmt: skip
 
 
 def geometric_mean(values) -> float:

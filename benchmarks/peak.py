@@ -1,4 +1,4 @@
-"""What fractions of the peak refer to: float32 multiply-adds a second, measured in the process that measures the layers."""
+"""What fractions of a limit refer to: float32 multiply-adds and bytes a second, measured in the process that measures the layers."""
 
 import ctypes
 import functools
@@ -56,3 +56,14 @@ def peak_gflops(threads: int, seconds: float = 0.02) -> float:
     isa = ISAS.index(config["instruction set in use"])
     with ThreadPoolExecutor(threads) as pool:  # ctypes lets go of Python's lock
         return sum(pool.map(lambda _: loop(isa, seconds), range(threads))) / 1e9
+
+
+def copy_gigabytes(seconds: float = 0.02) -> float:
+    """Bytes read and written a second, in GB, by torch's copy between tensors beyond every cache, with torch's threads."""
+    source, target = torch.ones(1 << 24), torch.empty(1 << 24)
+    target.copy_(source)  # maps the pages
+    best, begin = 0.0, time.perf_counter()
+    while (start := time.perf_counter()) - begin < seconds:
+        target.copy_(source)
+        best = max(best, 2 * source.nbytes / (time.perf_counter() - start))
+    return best / 1e9

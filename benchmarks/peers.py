@@ -15,6 +15,8 @@ OURS = {
     3: torch_ext.functional.conv_transpose3d,
 }
 
+MODULES = {1: torch_ext.nn.ConvTranspose1d, 2: torch_ext.nn.ConvTranspose2d, 3: torch_ext.nn.ConvTranspose3d}
+
 
 class LeftOut(Exception):
     """Why a peer is not measured on a layer."""
@@ -69,6 +71,26 @@ def eager(call, channels_last):
             leaf.requires_grad_()
         gradient = torch.empty_like(y).copy_(case.tensors(torch.float32)["y"])  # in the memory format of y
         return lambda: torch.autograd.grad(call(case, *leaves), leaves, gradient)
+
+    return make
+
+
+def prepacked(channels_last):
+    """Our layer as a module whose weights are packed beforehand, as onnxruntime and openvino do for constants."""
+
+    def make(case, dtype, step, threads):
+        if step != "forward":
+            raise LeftOut("inference alone")
+        x, w, b = _tensors(case, dtype, channels_last)
+        layer = MODULES[case.axes](case.ci, case.co, case.k, case.s, tuple(zip(*case.pads)), case.op, case.g, dilation=case.d)
+        layer.weight, layer.bias = torch.nn.Parameter(w), torch.nn.Parameter(b)
+        torch_ext.prepack(layer, x)
+
+        @torch.no_grad()
+        def forward():
+            return layer(x)
+
+        return forward
 
     return make
 
@@ -170,6 +192,8 @@ def jax(case, dtype, step, threads):
 PEERS = {
     "torch_ext": eager(our_call, False),
     "torch_ext channels_last": eager(our_call, True),
+    "torch_ext prepacked": prepacked(False),
+    "torch_ext channels_last prepacked": prepacked(True),
     "torch": eager(torch_call, False),
     "torch channels_last": eager(torch_call, True),
     "onnxruntime": onnxruntime,
@@ -184,3 +208,5 @@ OURS_AGAINST = {
     "openvino": "torch_ext",
     "jax": "torch_ext",
 }
+# Those that pack weights beforehand, compared a second time with ours that does.
+PREPACKED = {"onnxruntime": "torch_ext prepacked", "openvino": "torch_ext prepacked"}

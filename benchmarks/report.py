@@ -47,15 +47,17 @@ def table(rows: list[dict]) -> str:
     for step, threads in dict.fromkeys((r["step"], r["threads"]) for r in rows):
         chosen = sorted((r for r in rows if (r["step"], r["threads"]) == (step, threads)), key=lambda r: r["ratios"]["best peer"])
         peers = [*peers_of(chosen), "best peer"]
+        peers += [key for key in chosen[0]["ratios"] if key.endswith(", packed")]
         plural = "thread" if threads == 1 else "threads"
         text += ["", f"**{step}, {threads} {plural}**: times faster than", ""]
-        text += ["| layer | ms | GFLOP/s | % of peak | " + " | ".join(peers) + " |", "|---" * (4 + len(peers)) + "|"]
+        text += ["| layer | ms | GFLOP/s | % of peak | % of limit | " + " | ".join(peers) + " |", "|---" * (5 + len(peers)) + "|"]
         for r in chosen:
-            ms = min(v for k, v in r["milliseconds"].items() if k.startswith("torch_ext"))
-            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}", f"{100 * r['gflops'] / r['peak_gflops']:.0f}"]
+            ms = min(v for k, v in r["milliseconds"].items() if k in OURS_AGAINST.values())
+            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}", f"{100 * r['gflops'] / r['peak_gflops']:.0f}",
+                     f"{100 * r['of_limit']:.0f}"]  # fmt: skip
             text.append("| " + " | ".join(cells + [f"{r['ratios'][p]:.2f}" if p in r["ratios"] else "" for p in peers]) + " |")
         means = [f"**{geometric_mean(r['ratios'][p] for r in chosen if p in r['ratios']):.2f}**" for p in peers]
-        text.append("| **geometric mean** | | | | " + " | ".join(means) + " |")
+        text.append("| **geometric mean** | | | | | " + " | ".join(means) + " |")
     return "\n".join(text[1:])
 
 
@@ -96,6 +98,8 @@ def write(rows: list[dict], out: Path, name: str) -> str:
     where = environment()
     for threads in dict.fromkeys(r["threads"] for r in rows):
         peaks = [r["peak_gflops"] for r in rows if r["threads"] == threads]
+        bandwidths = [r["copy_gigabytes"] for r in rows if r["threads"] == threads]
+        where[f"copy of {threads} thread{'s' * (threads > 1)}"] = f"{min(bandwidths):.0f} to {max(bandwidths):.0f} GB/s"
         where[f"peak of {threads} thread{'s' * (threads > 1)}"] = f"{min(peaks):.0f} to {max(peaks):.0f} GFLOP/s"
     where["peak by"] = rows[0]["peak_by"]
     out.mkdir(parents=True, exist_ok=True)
