@@ -17,13 +17,14 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kBoxBytes = 96 << 10;    // of the planes of y of a block
-constexpr int64_t kXBoxBytes = 192 << 10;  // of those of x, where they are not used in place
-constexpr int64_t kMaxChannels = 4;        // output channels of a group; above it the outer kernel's lanes are full enough
-constexpr int64_t kMaxPairs = 4;           // channel pairs of a group, unless there are as many columns as
-constexpr int64_t kMinColumns = 64;        // these, of output channels and taps, for each vector of x that is loaded
-constexpr int64_t kMinGroups = 8;          // fewer do not occupy the threads
-constexpr int64_t kMaxParts = 32;          // that the positions are summed in, where groups are few
+constexpr int64_t kBoxBytes = 96 << 10;           // of the planes of y of a block
+constexpr int64_t kXBoxBytes = 192 << 10;         // of those of x, where they are not used in place
+constexpr int64_t kMaxChannels = 4;               // output channels of a group; above it the outer kernel's lanes are full enough
+constexpr int64_t kMaxPairs = 4;                  // channel pairs of a group, unless there are as many columns as
+constexpr int64_t kMinColumns = 64;               // these, of output channels and taps, for each vector of x that is loaded
+constexpr int64_t kMinGroups = 8;                 // fewer do not occupy the threads
+constexpr int64_t kMinParts = 8, kMaxParts = 16;  // that the positions are summed in, where groups are few
+constexpr double kPartFlops = 32e6;               // of a layer that is worth parts
 
 template <class Real>
 class Dots final : public Plan {
@@ -40,6 +41,7 @@ class Dots final : public Plan {
   bool store(const Buffers& buffers, int64_t group, const Real* sums) const;
 
   int64_t taps() const { return p_.geometry.w_positions(); }
+  double flops() const { return 2.0 * double(p_.geometry.x_size()) * double(p_.geometry.y_channels * taps()); }
   // Sums of a group: a vector for each input channel and each pair of an output channel and a tap.
   int64_t group_sums() const { return p_.geometry.x_channels * columns() * tiles_->lanes; }
   int64_t columns() const { return int64_t(offsets_.size()); }
@@ -75,6 +77,7 @@ Dots<Real>::Dots(const Problem& problem, Isa isa, int threads)
   in_place_x_ = bytes_of(p_.type) == int64_t(sizeof(Real)) && (p_.x.axis[2] == 1 || g.axis[2].x == 1);
   choose_blocks();
   parts_ = batches_ >= kMinGroups ? 1 : std::min(kMaxParts, block_count());
+  while (parts_ > kMinParts && !shared_evenly(parts_ * batches_, flops())) --parts_;
   y_planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, p_.y, cells_);
   for (int64_t channel = 0; channel < g.y_channels; ++channel)
     for (const PlaneTap& t0 : plane_axis_[0].phases[0])
@@ -102,6 +105,9 @@ void Dots<Real>::choose_blocks() {
     room = std::max<int64_t>(1, room / cells_[a]);
   }
   block_samples_ = std::min(g.batch, room);
+  // Blocks enough for the parts.
+  while (batches_ < kMinGroups && block_count() < kMinParts && flops() > kPartFlops && cells_[1] > 1)
+    cells_[1] = parts_of(cells_[1], 2);
 }
 
 template <class Real>

@@ -192,8 +192,9 @@ void Gather<Real>::choose_blocks() {
   const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(depth_) * double(taps());
   const int64_t items = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
 
-  panels_per_item_ = panels_;
-  for (;; limit = std::max(kMinCells, limit / 2)) {
+  // Halves until there are enough items, of which panels may make up the rest; then a little less until they are even.
+  bool enough = false;
+  for (;; limit = enough ? limit * 7 / 8 : std::max(kMinCells, limit / 2)) {
     // The innermost axes first, then the samples; each axis is cut evenly.
     int64_t room = limit;
     for (int a = kAxes - 1; a >= 0; --a) {
@@ -202,10 +203,11 @@ void Gather<Real>::choose_blocks() {
       room = std::max<int64_t>(1, room / std::max<int64_t>(1, block_cells_[a]));
     }
     block_samples_ = std::clamp<int64_t>(room, 1, std::max<int64_t>(g.batch, 1));
-    if (block_count() * g.groups >= items || limit <= kMinCells) break;
-    if (block_count() * g.groups * panels_ >= items && limit <= 4 * kMinCells) break;
+    const int64_t blocks = block_count() * g.groups;
+    panels_per_item_ = blocks >= items ? panels_ : std::max<int64_t>(1, panels_ * blocks / items);
+    enough = enough || blocks >= items || limit <= kMinCells || (blocks * panels_ >= items && limit <= 4 * kMinCells);
+    if (limit <= kMinCells / 2 || (enough && shared_evenly(blocks * parts_of(panels_, panels_per_item_), flops))) break;
   }
-  if (block_count() * g.groups < items) panels_per_item_ = std::max<int64_t>(1, panels_ * block_count() * g.groups / items);
 }
 
 template <class Real>

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kChunkBytes = 256 << 10;  // of rows of a and b: a quarter of the L2 cache
 constexpr int64_t kChunkPositions = 256;    // beyond this the trip of a tile's sums to L2 and back is amortised
-constexpr int64_t kMaxParts = 32;           // parts that the positions are summed in
+constexpr int64_t kMaxParts = 64;           // parts that the positions are summed in
 constexpr int64_t kMinParts = 8;            // fewer than this do not occupy the threads
 constexpr int64_t kPositionsOfPart = 256;   // adding a part costs as much as summing one position
 constexpr int64_t kPartsBytes = 64 << 20;
@@ -123,6 +123,8 @@ Outer<Real>::Outer(const Problem& problem, Isa isa, int threads) : p_(problem), 
   const int64_t sums_bytes = g.groups * group_sums() * int64_t(sizeof(Real));
   const int64_t positions = g.batch * g.x_positions();
   parts_ = std::min({kMaxParts, positions / kPositionsOfPart, kPartsBytes / std::max<int64_t>(sums_bytes, 1), chunk_count()});
+  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
+  while (parts_ > kMinParts && !shared_evenly(parts_ * g.groups, flops)) --parts_;
   if (parts_ < kMinParts) parts_ = 0;
 
   // A pitch that is a multiple of 2 KB would put neighbouring rows into a few sets of the L1 cache.

@@ -29,6 +29,7 @@ constexpr int64_t kMaxTiles = 96;           // of a block: beyond this the weigh
 constexpr int64_t kMaxTerms = 128;          // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kDepthBytes = 32 << 10;   // of a panel that stays in L1 while tiles pass over it
 constexpr int64_t kItems = 32;
+constexpr int64_t kFewTiles = 24, kMinTiles = 12;  // of a block: the former to have kItems, the latter to have an even share
 // Below these channels, the transforms cost more than the products save; columns for one axis, for several.
 constexpr int64_t kMinDepth = 64, kMinColumns[] = {64, 32};
 
@@ -178,14 +179,17 @@ void Winograd::choose_blocks() {
   const Geometry& g = p_.geometry;
   int64_t limit =
       std::clamp<int64_t>(kInputBytes / (int64_t(in_phases_.size()) * points_ * pitch_ * int64_t(sizeof(float))), 1, kMaxTiles);
-  for (;; limit = std::max<int64_t>(6, limit / 2)) {
+  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
+  for (bool enough = false;; limit = std::max(kMinTiles, limit * 7 / 8)) {
     int64_t room = limit;
     for (int a = kAxes - 1; a >= 0; --a) {
       block_tiles_[a] = parts_of(axis_[a].tiles, parts_of(axis_[a].tiles, room));
       room = std::max<int64_t>(1, room / block_tiles_[a]);
     }
     block_samples_ = std::clamp<int64_t>(room, 1, g.batch);
-    if (block_count() * g.groups >= kItems || limit <= 24) return;
+    const int64_t items = block_count() * g.groups;
+    enough = enough || items >= kItems || limit <= kFewTiles;
+    if (limit <= kMinTiles || (enough && shared_evenly(items, flops))) return;
   }
 }
 
