@@ -72,6 +72,7 @@ class Winograd final : public Plan {
 
   void choose_blocks();
   int64_t block_count() const;
+  int64_t items() const;
   Block block(int64_t index) const;
   bool transform_weights(const Buffers& buffers, const Parallel& parallel, float* panels, float* weights) const;
   void transform_panel(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const;
@@ -82,8 +83,8 @@ class Winograd final : public Plan {
   void store_results(const Buffers& buffers, const Block& block, int64_t group, int64_t panel, const Coordinates& phase,
                      std::byte* scratch) const;
   void store_output(const Buffers& buffers, const Block& block, int64_t group, int64_t panel, std::byte* scratch) const;
-  void run_block(const Buffers& buffers, const Block& block, int64_t group, const float* weights, std::byte* scratch,
-                 std::atomic<bool>& finite) const;
+  void run_block(const Buffers& buffers, const Block& block, int64_t group, int64_t first_panel, const float* weights,
+                 std::byte* scratch, std::atomic<bool>& finite) const;
   // The output positions of a block along an axis, some of them outside.
   int64_t out_low(const Block& b, int a) const { return axis_[a].write(b.begin[a], 0, 0); }
   int64_t out_extent(const Block& b, int a) const { return (b.end[a] - b.begin[a]) * axis_[a].results * axis_[a].out_step(); }
@@ -107,7 +108,7 @@ class Winograd final : public Plan {
   std::vector<Coordinates> phases_, in_phases_, out_phases_, point_, result_;
   int64_t vectors_, width_, panels_;
   std::vector<PanelPacker<float>> packers_;
-  int64_t block_samples_, block_tiles_[kAxes];
+  int64_t block_samples_, block_tiles_[kAxes], panels_per_item_;
   int64_t pitch_;  // of a row of transformed input
   bool in_place_input_, in_place_output_;
   std::shared_ptr<const Plan> exact_;  // for non-finite values, which a transform would spread
@@ -187,11 +188,16 @@ void Winograd::choose_blocks() {
       room = std::max<int64_t>(1, room / block_tiles_[a]);
     }
     block_samples_ = std::clamp<int64_t>(room, 1, g.batch);
-    const int64_t items = block_count() * g.groups;
-    enough = enough || items >= kItems || limit <= kFewTiles;
-    if (limit <= kMinTiles || (enough && shared_evenly(items, flops))) return;
+    enough = enough || block_count() * g.groups >= kItems || limit <= kFewTiles;
+    // Rather transform an input once for each panel than read all weights for fewer tiles.
+    for (panels_per_item_ = panels_;; panels_per_item_ = 1) {
+      if (limit <= kMinTiles || (enough && shared_evenly(items(), flops))) return;
+      if (panels_per_item_ == 1) break;
+    }
   }
 }
+
+int64_t Winograd::items() const { return block_count() * p_.geometry.groups * parts_of(panels_, panels_per_item_); }
 
 int64_t Winograd::block_count() const {
   int64_t count = parts_of(p_.geometry.batch, block_samples_);
@@ -234,8 +240,8 @@ bool Winograd::pays() const {
 std::string Winograd::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
   return text(points_) + " products for " + text(results_) + " results, block " + text(block_samples_) + "x" +
-         text(block_tiles_[0]) + "x" + text(block_tiles_[1]) + "x" + text(block_tiles_[2]) + " tiles, " +
-         text(block_count() * p_.geometry.groups) + " items";
+         text(block_tiles_[0]) + "x" + text(block_tiles_[1]) + "x" + text(block_tiles_[2]) + " tiles, " + text(items()) +
+         " items";
 }
 
 void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
@@ -252,9 +258,12 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
                                   : transform_weights(buffers, parallel, layout_.at<float>(workspace, panels_part_),
                                                       layout_.at<float>(workspace, weights_part_))};
   if (finite) {
+    // Panels outermost: what threads compute at the same time shares its weights in the outer caches.
     const int64_t blocks = block_count();
-    parallel.for_each(blocks * g.groups, [&](int64_t index, int thread) {
-      run_block(buffers, block(index % blocks), index / blocks, weights, layout_.thread(workspace, thread), finite);
+    parallel.for_each(items(), [&](int64_t index, int thread) {
+      const int64_t panel = index / blocks / g.groups * panels_per_item_;
+      run_block(buffers, block(index % blocks), index / blocks % g.groups, panel, weights, layout_.thread(workspace, thread),
+                finite);
     });
   }
   if (finite) return;
@@ -492,8 +501,8 @@ void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t gro
         }
 }
 
-void Winograd::run_block(const Buffers& buffers, const Block& b, int64_t group, const float* weights, std::byte* scratch,
-                         std::atomic<bool>& finite) const {
+void Winograd::run_block(const Buffers& buffers, const Block& b, int64_t group, int64_t first_panel, const float* weights,
+                         std::byte* scratch, std::atomic<bool>& finite) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   if (!transform_input(buffers, b, group, scratch)) {
     finite = false;
@@ -501,7 +510,8 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, int64_t group, 
   }
   weights += group * group_weights();
   const float* bias = layout_.at<float>(workspace, bias_part_) + group * panels_ * width_;
-  for (int64_t panel = 0; panel < panels_; ++panel) {
+  const int64_t last_panel = std::min(first_panel + panels_per_item_, panels_);
+  for (int64_t panel = first_panel; panel < last_panel; ++panel) {
     const int64_t vectors = panel_vectors(panel), phase_size = points_ * depth_ * vectors * lanes();
     const float* of_panel = weights + panel_start(panel);
     for (const Coordinates& phase : out_phases_) {
