@@ -52,6 +52,33 @@ void advise_huge_pages(void* data, size_t bytes) {
 #endif
 }
 
+// Memory of a call. The calling thread keeps it for its next call, up to a limit: fresh pages cost more than packing into them
+// does.
+class Workspace {
+ public:
+  explicit Workspace(size_t bytes) : memory_(std::move(kept)) {
+    if (memory_.bytes >= bytes) return;
+    memory_ = {};  // before the larger one is asked for
+    memory_ = {c10::GetCPUAllocator()->allocate(bytes), bytes};
+    advise_huge_pages(memory_.data.get(), bytes);
+  }
+  ~Workspace() {
+    if (memory_.bytes <= kMostKept) kept = std::move(memory_);
+  }
+  Workspace(const Workspace&) = delete;
+  void* data() const { return memory_.data.get(); }
+
+ private:
+  struct Memory {
+    at::DataPtr data;
+    size_t bytes = 0;
+  };
+  static constexpr size_t kMostKept = 32 << 20;
+  static thread_local Memory kept;
+  Memory memory_;
+};
+thread_local Workspace::Memory Workspace::kept;
+
 c10::DimVector result_sizes(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,
                             const Form& form) {
   c10::DimVector sizes;
@@ -100,10 +127,8 @@ Tensor run_packed(Operation operation, const Tensor& first, const Tensor& second
     problem.prepacked = false;
     plan = cpu::cached_plan(problem, parallel.threads);
   }
-  const int64_t bytes = plan->workspace_bytes();
-  const at::DataPtr workspace = bytes ? c10::GetCPUAllocator()->allocate(size_t(bytes)) : at::DataPtr();
-  advise_huge_pages(workspace.get(), size_t(bytes));
-  plan->run({data_of(src), data_of(weights), data_of(dst), bias ? dense_bias.const_data_ptr() : nullptr, workspace.get(),
+  Workspace workspace(size_t(plan->workspace_bytes()));
+  plan->run({data_of(src), data_of(weights), data_of(dst), bias ? dense_bias.const_data_ptr() : nullptr, workspace.data(),
              packed_weights},
             parallel);
   return result;
