@@ -10,7 +10,8 @@ ready := $(VENV)/.ready-$(shell printf %s '$(TORCH)' | tr -c 'a-zA-Z0-9.' _)
 jobs := $(shell nproc)
 torch_dir = $(shell $(python) -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])")
 generator := $(if $(shell command -v ninja),-G Ninja)
-configure = mkdir -p $(BUILD) && cmake -S . -B $(BUILD) $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(generator)) -DTORCH_DIR=$(torch_dir)
+configure = mkdir -p $(BUILD) && cmake -S . -B $(BUILD) $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(generator)) -DTORCH_DIR=$(torch_dir) \
+  $(if $(TORCH_EXT_CUDA),-DTORCH_EXT_CUDA=$(TORCH_EXT_CUDA))
 
 comma := ,
 hash := \#
@@ -28,7 +29,8 @@ help:
 	@echo "make venv     set-up alone: $(VENV) with torch, the package and the test tools"
 	@echo "make bench    the benchmark against torch (and onnxruntime, openvino, jax, where installed)"
 	@echo "make clean    removes builds and environments"
-	@echo "Variables: VENV (.venv), TORCH (what pip installs, torch or torch==2.11.0), PYTHON (python3)"
+	@echo "Variables: VENV (.venv), TORCH (what pip installs, torch or torch==2.11.0), PYTHON (python3),"
+	@echo "           TORCH_EXT_CUDA (CUDA kernels: auto where nvcc is found, 0, 1)"
 
 # ---- Set-up ----
 $(ready): pyproject.toml setup.py build_support/backend.py

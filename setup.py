@@ -33,7 +33,8 @@ class CMakeBuild(build_ext):
             raise SystemExit("torch_ext needs CMake 3.25 or newer to build: pip install cmake, or your system's package.")
         build = Path(os.environ.get("TORCH_EXT_BUILD", ROOT / "build" / "package"))
         generator = ["-G", "Ninja"] if shutil.which("ninja") and not (build / "CMakeCache.txt").exists() else []
-        run("cmake", "-S", ROOT, "-B", build, *generator, f"-DTORCH_DIR={torch}")
+        cuda = [f"-DTORCH_EXT_CUDA={os.environ['TORCH_EXT_CUDA']}"] if os.environ.get("TORCH_EXT_CUDA") else []
+        run("cmake", "-S", ROOT, "-B", build, *generator, f"-DTORCH_DIR={torch}", *cuda)
         run("cmake", "--build", build, "--parallel", str(len(os.sched_getaffinity(0))))
         into = ROOT if self.editable_mode or self.inplace else Path(self.build_lib).resolve()
         run("cmake", "--install", build, "--component", "python", "--prefix", into / "torch_ext")

@@ -420,11 +420,6 @@ SymSizes shape_values(const char* op, const char* argument, const Tensor& shape)
 
 // ---- Private operators ------------------------------------------------------------------------------------------------------
 
-namespace {
-
-struct OperandNames {
-  const char *op, *first, *second;
-};
 OperandNames operand_names(Operation operation) {
   switch (operation) {
     case Operation::conv_transpose:
@@ -435,6 +430,8 @@ OperandNames operand_names(Operation operation) {
       return {"conv_transpose_backward_weights", "src", "diff_dst"};
   }
 }
+
+namespace {
 
 // The number of elements and bytes must fit into int64.
 void check_size(const char* op, SymInts sizes, int64_t item_bytes) {

@@ -88,6 +88,12 @@ struct Form {
   std::string_view data_format, weights_format;
 };
 
+// What messages call the operator and its two operands.
+struct OperandNames {
+  const char *op, *first, *second;
+};
+OperandNames operand_names(Operation operation);
+
 // Checks the two operands (src, weights), (diff_dst, weights) or (src, diff_dst), the bias, and the form; returns the sizes of
 // the result.
 SymSizes checked_result_sizes(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,

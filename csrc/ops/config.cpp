@@ -24,11 +24,8 @@ std::string config() {
   line("instruction set found", cpu::name_of(cpu::detected_isa()));
   line("instruction set in use", cpu::name_of(cpu::active_isa()));
   line("threads", std::to_string(at::get_num_threads()));
-#if defined(TORCH_EXT_WITH_CUDA)
-  line("CUDA kernels", "built");
-#else
-  line("CUDA kernels", "not built");
-#endif
+  const std::string code = TORCH_EXT_CUDA_CODE;
+  line("CUDA kernels", code.empty() ? "not built" : code);
   return text;
 }
 

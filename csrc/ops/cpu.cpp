@@ -13,6 +13,7 @@
 #include <cstdlib>
 
 #include "csrc/ops/private.h"
+#include "csrc/ops/task.h"
 
 namespace torch_ext::ops {
 namespace {
@@ -79,22 +80,6 @@ class Workspace {
 };
 thread_local Workspace::Memory Workspace::kept;
 
-c10::DimVector result_sizes(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,
-                            const Form& form) {
-  c10::DimVector sizes;
-  for (const SymInt& size : checked_result_sizes(operation, first, second, bias, form)) sizes.push_back(size.expect_int());
-  return sizes;
-}
-
-Problem cpu_problem(Operation operation, const Tensor& src, const Tensor& weights, const Tensor& dst, bool bias,
-                    const Form& form) {
-  Problem problem = problem_of(operation, src, weights, dst, bias, form);
-  problem.transforms_allowed = !at::globalContext().deterministicAlgorithms();
-  return problem;
-}
-
-void* data_of(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
-
 // Weights packed ahead are bytes: this, then what a plan with the same fingerprint has packed.
 struct alignas(64) PackedTensor {
   uint64_t fingerprint;
@@ -109,29 +94,20 @@ struct alignas(64) PackedTensor {
 
 Tensor run_packed(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,
                   const Form& form, const Tensor* packed) {
-  Tensor result = at::empty(result_sizes(operation, first, second, bias, form), first.options(),
-                            result_memory_format(operation, first, second, form));
-  if (result.numel() == 0) return result;
-  advise_huge_pages(result.mutable_data_ptr(), result.nbytes());
-
-  const Tensor& src = operation == Operation::backward_data ? result : first;
-  const Tensor& weights = operation == Operation::backward_weights ? result : second;
-  const Tensor& dst = operation == Operation::conv_transpose ? result : operation == Operation::backward_data ? first : second;
-  const Tensor dense_bias = bias ? bias->contiguous() : Tensor();
+  Task task = make_task(operation, first, second, bias, form);
+  if (task.result.numel() == 0) return task.result;
+  advise_huge_pages(task.result.mutable_data_ptr(), task.result.nbytes());
   const cpu::Parallel parallel = torch_threads();
-  Problem problem = cpu_problem(operation, src, weights, dst, bias.has_value(), form);
-  problem.prepacked = packed && packed->numel() > 0;
-  auto plan = cpu::cached_plan(problem, parallel.threads);
-  const void* packed_weights = problem.prepacked ? PackedTensor::for_plan(*packed, *plan) : nullptr;
-  if (problem.prepacked && !packed_weights) {
-    problem.prepacked = false;
-    plan = cpu::cached_plan(problem, parallel.threads);
+  task.problem.prepacked = packed && packed->numel() > 0;
+  auto plan = cpu::cached_plan(task.problem, parallel.threads);
+  const void* packed_weights = task.problem.prepacked ? PackedTensor::for_plan(*packed, *plan) : nullptr;
+  if (task.problem.prepacked && !packed_weights) {
+    task.problem.prepacked = false;
+    plan = cpu::cached_plan(task.problem, parallel.threads);
   }
   Workspace workspace(size_t(plan->workspace_bytes()));
-  plan->run({data_of(src), data_of(weights), data_of(dst), bias ? dense_bias.const_data_ptr() : nullptr, workspace.data(),
-             packed_weights},
-            parallel);
-  return result;
+  plan->run({task.x, task.w, task.y, task.bias, workspace.data(), packed_weights}, parallel);
+  return task.result;
 }
 
 Tensor run(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias, const Form& form) {
@@ -145,19 +121,17 @@ Tensor run_prepacked(const Tensor& src, const Tensor& weights, const Tensor& pac
 }
 
 Tensor prepack(const Tensor& src, const Tensor& weights, TORCH_EXT_FORM) {
-  const Form form{size, strides, offset, dilations, groups, data_format, weights_format};
-  const Tensor dst = at::empty(result_sizes(Operation::conv_transpose, src, weights, std::nullopt, form), src.options(),
-                               result_memory_format(Operation::conv_transpose, src, weights, form));
+  Task task = make_task(Operation::conv_transpose, src, weights, std::nullopt,
+                        Form{size, strides, offset, dilations, groups, data_format, weights_format});
   const cpu::Parallel parallel = torch_threads();
-  Problem problem = cpu_problem(Operation::conv_transpose, src, weights, dst, false, form);
-  problem.prepacked = true;
-  const auto plan = cpu::cached_plan(problem, parallel.threads);
-  if (dst.numel() == 0 || !plan->fingerprint) return at::empty({0}, src.options().dtype(at::kByte));
+  task.problem.prepacked = true;
+  const auto plan = cpu::cached_plan(task.problem, parallel.threads);
+  if (task.result.numel() == 0 || !plan->fingerprint) return at::empty({0}, src.options().dtype(at::kByte));
   Tensor packed = at::zeros({int64_t(sizeof(PackedTensor)) + plan->packed_bytes()}, src.options().dtype(at::kByte));
   auto* header = static_cast<PackedTensor*>(packed.mutable_data_ptr());
   header->fingerprint = plan->fingerprint;
   cpu::Buffers buffers;
-  buffers.w = data_of(weights);
+  buffers.w = task.w;
   plan->pack(buffers, parallel, header + 1);
   return packed;
 }
