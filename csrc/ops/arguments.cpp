@@ -255,7 +255,10 @@ Resolved resolve_conv_transpose(const Names& names, const Tensor& src, const Ten
   const WeightsSizes w(weights.sym_sizes(), r.weights_format);
   check_kernel(op, names.weights, w.kernel);
   check_in_channels(op, names.src, x.channels, names.weights, w, attributes.groups);
-  if (bias) check_bias(op, *bias, w.out_of_all(op, attributes.groups));
+  if (bias) {
+    check_bias(op, *bias, w.out_of_all(op, attributes.groups));
+    check_alike_or_cast(op, "bias", *bias, names.src, src);
+  }
   for (int64_t a = 0; a < axes; ++a) {
     const Pads pads = resolve_pads(op, auto_pad, attributes, w.kernel[a], a);
     const SymInt padding = attributes.output_padding ? (*attributes.output_padding)[a] : SymInt(0);

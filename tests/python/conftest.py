@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 
-import torch_ext  # noqa: F401  loads the operators
+import torch_ext
 from cases import ROOT
 
 
@@ -22,8 +22,19 @@ def find_program(name: str) -> pathlib.Path | None:
     return next(found, None)
 
 
+def has_cuda_kernels() -> bool:
+    return torch.cuda.is_available() and "CUDA kernels: not built" not in torch_ext.show_config()
+
+
+def has_much_gpu_memory() -> bool:
+    return torch.cuda.is_available() and torch.cuda.mem_get_info()[0] > 16 << 30
+
+
 REQUIREMENTS = {
     "cuda": (torch.cuda.is_available, "no CUDA device"),
+    "cuda kernels": (has_cuda_kernels, "no CUDA device, or torch_ext was built without CUDA kernels"),
+    "two GPUs": (lambda: torch.cuda.device_count() > 1, "fewer than two CUDA devices"),
+    "much GPU memory": (has_much_gpu_memory, "less than 16 GB of free GPU memory"),
     "readelf": (lambda: shutil.which("readelf"), "no readelf on this machine"),
     "compiler": (lambda: shutil.which(os.environ.get("CXX", "c++")), "no C++ compiler for torch.compile's default backend"),
     "test_script": (lambda: find_program("test_script"), "build the C++ tests with CMake first; TORCH_EXT_BUILD names the folder"),
