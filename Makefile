@@ -21,13 +21,14 @@ system = @if $1 >/dev/null 2>&1; then :; \
   elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq $2; \
   else echo "$3 missing; on Debian and Ubuntu: sudo apt-get install $2" >&2; exit 1; fi
 
-.PHONY: help venv library demo test test-cpp test-python test-packaging sanitize bench clean
+.PHONY: help venv library demo test test-cpp test-python test-packaging sanitize bench gpu clean
 
 help:
 	@echo "make demo     set-up, build, then train an autoencoder and run its decoder in C++ without Python"
 	@echo "make test     set-up, build, and every test and example"
 	@echo "make venv     set-up alone: $(VENV) with torch, the package and the test tools"
 	@echo "make bench    the benchmark against torch (and onnxruntime, openvino, jax, where installed)"
+	@echo "make gpu      on a machine with a GPU: builds, runs the device tests and measures against torch's cuDNN"
 	@echo "make clean    removes builds and environments"
 	@echo "Variables: VENV (.venv), TORCH (what pip installs, torch or torch==2.11.0), PYTHON (python3),"
 	@echo "           TORCH_EXT_CUDA (CUDA kernels: auto where nvcc is found, 0, 1)"
@@ -86,6 +87,10 @@ sanitize: googletest
 
 bench: library
 	$(python) -m benchmarks
+
+# Without set-up, so that it needs no network: the Python of VENV where there is one, else PYTHON, with the torch that it has.
+gpu:
+	$(if $(wildcard $(python)),$(python),$(PYTHON)) -m benchmarks.gpu
 
 clean:
 	rm -rf build dist *.egg-info .venv .venv-* torch_ext/lib examples/out benchmarks/out

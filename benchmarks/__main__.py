@@ -90,9 +90,10 @@ def main() -> None:
             if subprocess.run(command, cwd=ROOT, env=environment).returncode:
                 raise SystemExit(f"measuring with {threads} threads failed; the reason is printed above")
             rows += json.loads(result.read_text())
+    from .measure import peaks
     from .report import write
 
-    print(write(rows, arguments.out, arguments.dtype))
+    print(write(rows, arguments.out, arguments.dtype, peaks(rows)))
     print(f"\n{arguments.out / arguments.dtype}.json and .png")
 
 

@@ -73,9 +73,22 @@ def measure(case, dtype, step: str, threads: int, seconds: float) -> dict:
     passes = 3 if step == "training" else 1  # each of the three operations reads two tensors and writes one
     flops, bytes = passes * 2 * case.terms, passes * sum(t.numel() for t in case.tensors(dtype).values()) * dtype.itemsize
     limit = max(flops / (peak * 1e9), bytes / (bandwidth * 1e9))
-    return dict(layer=case.name, step=step, threads=threads, milliseconds={k: 1e3 * v for k, v in times.items()}, ratios=ratios,
-                gflops=flops / best_of_ours / 1e9, peak_gflops=peak, peak_by=how(), copy_gigabytes=bandwidth,
-                of_limit=limit / best_of_ours, left_out=left_out)  # fmt: skip
+    gflops = flops / best_of_ours / 1e9
+    return dict(layer=case.name, group=f"{step}, {threads} thread{'s' * (threads > 1)}", step=step, threads=threads,
+                milliseconds={k: 1e3 * v for k, v in times.items()}, ratios=ratios, gflops=gflops, peak_gflops=peak,
+                copy_gigabytes=bandwidth, percent_of_peak=100 * gflops / peak, percent_of_limit=100 * limit / best_of_ours,
+                left_out=left_out)  # fmt: skip
+
+
+def peaks(rows: list[dict]) -> dict[str, str]:
+    """What the percentages refer to, for the line below the table."""
+    where = {}
+    for threads in dict.fromkeys(r["threads"] for r in rows):
+        plural = f"{threads} thread{'s' * (threads > 1)}"
+        for what, key, unit in (("peak", "peak_gflops", "GFLOP/s"), ("copy", "copy_gigabytes", "GB/s")):
+            found = [r[key] for r in rows if r["threads"] == threads]
+            where[f"{what} of {plural}"] = f"{min(found):.0f} to {max(found):.0f} {unit}"
+    return {**where, "peak by": how()}
 
 
 def geometric_mean(values) -> float:

@@ -44,9 +44,9 @@ def our_call(case, x, w, b):
     return OURS[case.axes](x, w, b, case.s, tuple(zip(*case.pads)), case.op, case.g, case.d)
 
 
-def _tensors(case, dtype, channels_last):
+def _tensors(case, dtype, channels_last, device="cpu"):
     t = case.tensors(torch.float32)
-    x, w, b = t["x"].to(dtype), (t["w"] * 0.1).to(dtype), t["bias"].to(dtype)
+    x, w, b = (v.to(device, dtype) for v in (t["x"], t["w"] * 0.1, t["bias"]))
     if channels_last:
         if case.axes == 1:
             raise LeftOut("torch has no channels_last for one axis")
@@ -54,11 +54,11 @@ def _tensors(case, dtype, channels_last):
     return x, w, b
 
 
-def eager(call, channels_last):
+def eager(call, channels_last, device="cpu"):
     """Forward and training step of a function (case, x, w, b) in one memory format."""
 
     def make(case, dtype, step, threads):
-        leaves = _tensors(case, dtype, channels_last)
+        leaves = _tensors(case, dtype, channels_last, device)
 
         @torch.no_grad()
         def forward():

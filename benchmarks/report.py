@@ -1,22 +1,17 @@
 """What a run ends in: a table, a JSON file and a plot."""
 
+import contextlib
 import json
 import platform
 import textwrap
 from datetime import date
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
 
 import torch_ext
 
 from .measure import geometric_mean
-from .peers import OURS_AGAINST
-
 
 INSTRUCTION_SETS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 
@@ -29,32 +24,38 @@ def environment() -> dict[str, str]:
     config = dict(line.split(": ", 1) for line in torch_ext.show_config().splitlines())
     versions = {"torch_ext": torch_ext.__version__, "torch": torch.__version__}
     for name in ("onnxruntime", "openvino", "jax"):
-        try:
+        with contextlib.suppress(ImportError):
             versions[name] = __import__(name).__version__.split("-")[0]
-        except ImportError:
-            versions[name] = "not installed"
     return {"cpu": cpu, "instruction set in use": config["instruction set in use"], "date": str(date.today()), **versions}
+
+
+PACKED = ", packed"  # ends the name of a ratio whose two sides have packed their weights beforehand
 
 
 def peers_of(rows: list[dict]) -> list[str]:
     """Who took part, in one order for every table and plot."""
-    return [peer for peer in OURS_AGAINST if any(peer in r["ratios"] for r in rows)]
+    names = dict.fromkeys(p for r in rows for p in r["ratios"])
+    return [peer for peer in names if not peer.startswith("best peer") and not peer.endswith(PACKED)]
+
+
+def groups_of(rows: list[dict]) -> dict[str, list[dict]]:
+    """The rows of each group, the worst against the best peer first."""
+    names = dict.fromkeys(r["group"] for r in rows)
+    return {name: sorted((r for r in rows if r["group"] == name), key=lambda r: r["ratios"]["best peer"]) for name in names}
 
 
 def table(rows: list[dict]) -> str:
-    """Markdown: a line for each layer, the worst against the best peer first, and the geometric means."""
+    """Markdown: for each group a line for each layer, and the geometric means."""
     text = []
-    for step, threads in dict.fromkeys((r["step"], r["threads"]) for r in rows):
-        chosen = sorted((r for r in rows if (r["step"], r["threads"]) == (step, threads)), key=lambda r: r["ratios"]["best peer"])
+    for group, chosen in groups_of(rows).items():
         peers = [*peers_of(chosen), "best peer"]
-        peers += [key for key in chosen[0]["ratios"] if key.endswith(", packed")]
-        plural = "thread" if threads == 1 else "threads"
-        text += ["", f"**{step}, {threads} {plural}**: times faster than", ""]
+        peers += [key for key in chosen[0]["ratios"] if key.endswith(PACKED)]
+        text += ["", f"**{group}**: times faster than", ""]
         text += ["| layer | ms | GFLOP/s | % of peak | % of limit | " + " | ".join(peers) + " |", "|---" * (5 + len(peers)) + "|"]
         for r in chosen:
-            ms = min(v for k, v in r["milliseconds"].items() if k in OURS_AGAINST.values())
-            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}", f"{100 * r['gflops'] / r['peak_gflops']:.0f}",
-                     f"{100 * r['of_limit']:.0f}"]  # fmt: skip
+            ms = min(v for k, v in r["milliseconds"].items() if k.startswith("torch_ext") and "prepacked" not in k)
+            percent = [f"{r[key]:.0f}" if key in r else "" for key in ("percent_of_peak", "percent_of_limit")]
+            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}", *percent]
             text.append("| " + " | ".join(cells + [f"{r['ratios'][p]:.2f}" if p in r["ratios"] else "" for p in peers]) + " |")
         means = [f"**{geometric_mean(r['ratios'][p] for r in chosen if p in r['ratios']):.2f}**" for p in peers]
         text.append("| **geometric mean** | | | | | " + " | ".join(means) + " |")
@@ -63,18 +64,22 @@ def table(rows: list[dict]) -> str:
 
 def left_out(rows: list[dict]) -> str:
     """Who did not take part, and why."""
-    reasons = {(peer, reason): None for r in rows for peer, reason in r["left_out"].items() if peer in OURS_AGAINST}
+    reasons = {(peer, reason): None for r in rows for peer, reason in r["left_out"].items() if not peer.startswith("torch_ext")}
     return "; ".join(f"{peer}: {reason}" for peer, reason in reasons) or "nobody"
 
 
 def plot(rows: list[dict], path: Path, title: str) -> None:
     """Bars of the ratios to each peer, layer by layer, up from 1 or down from it on a logarithmic axis."""
-    groups = list(dict.fromkeys((r["step"], r["threads"]) for r in rows))
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    groups = groups_of(rows)
     layers = list(dict.fromkeys(r["layer"] for r in rows))
     peers = peers_of(rows)
     figure, axes = plt.subplots(len(groups), 1, figsize=(max(8, 0.5 * len(layers)), 3.2 * len(groups)), squeeze=False)
-    for (step, threads), ax in zip(groups, axes[:, 0]):
-        chosen = sorted((r for r in rows if (r["step"], r["threads"]) == (step, threads)), key=lambda r: r["ratios"]["best peer"])
+    for (group, chosen), ax in zip(groups.items(), axes[:, 0]):
         for i, peer in enumerate(peers):
             at = [j + (i - len(peers) / 2 + 0.5) * 0.8 / len(peers) for j, r in enumerate(chosen) if peer in r["ratios"]]
             above = [r["ratios"][peer] - 1 for r in chosen if peer in r["ratios"]]
@@ -85,7 +90,7 @@ def plot(rows: list[dict], path: Path, title: str) -> None:
         ax.grid(axis="y", linewidth=0.3)
         ax.set_xticks(range(len(chosen)), [r["layer"] for r in chosen], rotation=60, ha="right", fontsize=7)
         ax.set_ylabel("times faster than")
-        ax.set_title(f"{step}, {threads} thread{'s' * (threads > 1)}", fontsize=9)
+        ax.set_title(group, fontsize=9)
     axes[0, 0].legend(fontsize=7, ncols=len(peers), loc="lower center", bbox_to_anchor=(0.5, 1.1))
     figure.suptitle(textwrap.fill(title, 130), fontsize=8)
     figure.tight_layout()
@@ -93,17 +98,15 @@ def plot(rows: list[dict], path: Path, title: str) -> None:
     plt.close(figure)
 
 
-def write(rows: list[dict], out: Path, name: str) -> str:
+def write(rows: list[dict], out: Path, name: str, where: dict[str, str]) -> str:
     """Writes NAME.json and NAME.png into `out`; returns the table with a line that says where it was measured."""
-    where = environment()
-    for threads in dict.fromkeys(r["threads"] for r in rows):
-        peaks = [r["peak_gflops"] for r in rows if r["threads"] == threads]
-        bandwidths = [r["copy_gigabytes"] for r in rows if r["threads"] == threads]
-        where[f"copy of {threads} thread{'s' * (threads > 1)}"] = f"{min(bandwidths):.0f} to {max(bandwidths):.0f} GB/s"
-        where[f"peak of {threads} thread{'s' * (threads > 1)}"] = f"{min(peaks):.0f} to {max(peaks):.0f} GFLOP/s"
-    where["peak by"] = rows[0]["peak_by"]
+    where = {**environment(), **where}
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(dict(environment=where, layers=rows), indent=1))
     line = ", ".join(f"{k} {v}" for k, v in where.items())
-    plot(rows, out / f"{name}.png", line)
-    return f"{table(rows)}\n\nMeasured: {line}.\n\nLeft out: {left_out(rows)}."
+    text = f"{table(rows)}\n\nMeasured: {line}.\n\nLeft out: {left_out(rows)}."
+    try:
+        plot(rows, out / f"{name}.png", line)
+    except ImportError as error:
+        text += f"\n\nNo plot: {error}."
+    return text

@@ -200,6 +200,6 @@ def conv_transpose(case: Case, t: dict[str, torch.Tensor], bias: bool = True) ->
 
 def gradients(case: Case, t: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """The references of backward_data and backward_weights: torch's derivatives of the reference, in float64."""
-    x, w = t["x"].double().requires_grad_(), t["w"].double().requires_grad_()
+    x, w = (t[name].detach().double().requires_grad_() for name in "xw")  # detached: the caller's tensors stay as they are
     y = reference(x, w, None, case.s, case.d, case.pads[0], case.o, case.g)
     return torch.autograd.grad(y, (x, w), t["y"].double())
