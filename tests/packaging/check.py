@@ -107,6 +107,19 @@ def check_missing_torch(folder: Path):
     assert "is not the folder of an installed torch package" in " ".join(output.split()), output
 
 
+def check_missing_nvcc(folder: Path):
+    """TORCH_EXT_CUDA=1 is a sentence where there is no nvcc, auto builds without it, and other values are refused."""
+    programs = {"CMAKE_CXX_COMPILER": os.environ.get("CXX", "c++"), "CMAKE_MAKE_PROGRAM": "make"}
+    hidden = [f"-D{name}={run('which', program).strip()}" for name, program in programs.items()]
+    hidden += ["-DCMAKE_FIND_ROOT_PATH_MODE_PROGRAM=ONLY", f"-DCMAKE_FIND_ROOT_PATH={folder}"]  # no other program is found
+    configure = ["cmake", "-S", ROOT, "-G", "Unix Makefiles", "-DTORCH_EXT_TORCH=OFF", *hidden]
+    output = run(*configure, "-B", folder / "no_nvcc", "-DTORCH_EXT_CUDA=1", expect=1)
+    assert "TORCH_EXT_CUDA=1 needs nvcc, which is neither on the PATH" in " ".join(output.split()), output
+    assert "CUDA kernels: not built" in run(*configure, "-B", folder / "auto_nvcc")
+    output = run(*configure, "-B", folder / "wrong_nvcc", "-DTORCH_EXT_CUDA=yes", expect=1)
+    assert "TORCH_EXT_CUDA=yes must be auto, 0 or 1" in " ".join(output.split()), output
+
+
 def check_consumer(folder: Path, build: Path):
     """find_package(TorchExt) from a C++ project of its own; the program needs no Python."""
     run("cmake", "--install", build, "--component", "cpp", "--prefix", folder / "prefix")
@@ -132,6 +145,7 @@ def main():
             ("a missing compiler is said in a sentence", lambda: check_missing_compiler(folder)),
             ("an old compiler is said in a sentence", lambda: check_old_compiler(folder)),
             ("a wrong TORCH_DIR is said in a sentence", lambda: check_missing_torch(folder)),
+            ("a missing nvcc is said in a sentence", lambda: check_missing_nvcc(folder)),
             ("find_package(TorchExt) serves a C++ program", lambda: check_consumer(folder, build)),
         ]
         for what, step in steps:

@@ -26,7 +26,8 @@ def test_library_depends_on_neither_python_nor_a_toolkit():
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
     assert any(name.startswith("libtorch") for name in needed), dynamic
     assert not [name for name in needed if "python" in name], needed
-    # The CUDA runtime, where it is needed at all, is torch's own, found beside torch: no path of a toolkit.
+    # With or without kernels for GPUs it loads beside a torch without CUDA, and where there is no driver.
+    assert not [name for name in needed if "cuda" in name or "nv" in name], needed
     for path in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", dynamic):
         outside = [p for p in path.split(":") if p and not p.startswith("$ORIGIN") and "cuda" in p.lower()]
         assert not outside, path
@@ -40,8 +41,9 @@ def test_library_asks_for_no_symbol_of_python():
 
 @pytest.mark.requires("readelf")
 def test_library_exports_what_its_header_says_and_no_kernel():
-    """A program may link the kernels and load the library: neither may take the other's."""
+    """A program may link the kernels and load the library: neither may take the other's. Nor is a CUDA runtime shared with torch."""
     symbols = run("readelf", "--dyn-syms", "--wide", "--demangle", library()).stdout
+    assert not re.findall(r"\bcuda[A-Z]\w*|\b__cuda\w+", symbols), symbols
     assert re.findall(r"torch_ext::\S+", symbols) == ["torch_ext::version()"], symbols
 
 
