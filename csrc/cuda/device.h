@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The primitives that kernels are written against. Under nvcc each is one or two instructions; under another compiler
-// cuda_emulator.h (tests/cuda) gives the same names a meaning on the CPU, so that the tests execute the very source of the kernels.
+// cuda_emulator.h (tests/cuda) gives the same names a meaning on the CPU, so that the tests execute the very source of the
+// kernels.
 #pragma once
 #include <cstdint>
 
@@ -98,11 +99,11 @@ TORCH_EXT_DEVICE void load_matrices_transposed(uint32_t (&to)[4], const void* ro
                : "memory");
 }
 
-// c += a * b: a 16 x 32 bytes, b 32 bytes x 8, c 16 x 8 in float32. Lane l holds of c the elements (l/4, 2*(l%4)), the one beside it,
-// and the two of row l/4 + 8.
-#define TORCH_EXT_MMA(shape, types)                                                                           \
+// c += a * b: a 16 x 32 bytes, b 32 bytes x 8, c 16 x 8 in float32. Lane l holds of c the elements (l/4, 2*(l%4)), the one beside
+// it, and the two of row l/4 + 8.
+#define TORCH_EXT_MMA(shape, types)                                                                                \
   asm("mma.sync.aligned." shape ".row.col.f32." types ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                         \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                             \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 TORCH_EXT_DEVICE void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bf16) {
   TORCH_EXT_MMA("m16n8k16", "bf16.bf16");
@@ -128,11 +129,13 @@ template <class Arguments>
 const char* launch(void (*kernel)(Arguments), const Launch& shape, Stream stream, const Arguments& arguments) {
   if (shape.shared_bytes > 48 * 1024) {
     const auto attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    const cudaError_t error =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, int(shape.shared_bytes));
+    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, int(shape.shared_bytes));
     if (error != cudaSuccess) return cudaGetErrorString(error);
   }
+  // clang-format takes the brackets of a launch for operators.
+  // clang-format off
   kernel<<<unsigned(shape.blocks), unsigned(shape.threads), size_t(shape.shared_bytes), cudaStream_t(stream)>>>(arguments);
+  // clang-format on
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }

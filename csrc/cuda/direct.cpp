@@ -20,7 +20,9 @@ std::shared_ptr<Plan> make_direct(const Problem& p, const Request& request) {
   const int64_t most = int64_t(request.setting.device.multiprocessors) * 64;
   const Launch launch{std::clamp<int64_t>(divide_up(results * (weights ? kWarp : 1), kThreads), 1, most), kThreads, 0};
   auto plan = std::make_shared<Plan>();
-  plan->description = weights ? "a warp for each weight" : arguments.channels_fastest ? "a thread for each channel" : "a thread for each position";
+  plan->description = weights                      ? "a warp for each weight"
+                      : arguments.channels_fastest ? "a thread for each channel"
+                                                   : "a thread for each position";
   plan->steps.push_back({"direct", launch, [arguments](const Buffers& b, const Launch& shape, Stream stream) {
                            DirectArguments a = arguments;
                            a.x = b.x, a.w = b.w, a.y = b.y, a.bias = b.bias;

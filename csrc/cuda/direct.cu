@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/cuda/direct.h"
-
 #include "csrc/cuda/device.h"
+#include "csrc/cuda/direct.h"
 #include "csrc/cuda/gather.h"
 
 namespace torch_ext::cuda {
@@ -42,7 +41,8 @@ struct Reader {
 };
 
 template <class T>
-TORCH_EXT_KERNEL(128, 4) direct_gather(const DirectArguments a) {
+TORCH_EXT_KERNEL(128, 4)
+direct_gather(const DirectArguments a) {
   const Problem& p = a.problem;
   const Geometry& g = p.geometry;
   const bool forward = p.operation == Operation::conv_transpose;
@@ -93,7 +93,8 @@ TORCH_EXT_KERNEL(128, 4) direct_gather(const DirectArguments a) {
 }
 
 template <class T>
-TORCH_EXT_KERNEL(128, 4) direct_weights(const DirectArguments a) {
+TORCH_EXT_KERNEL(128, 4)
+direct_weights(const DirectArguments a) {
   constexpr int kWarp = 32;
   const Problem& p = a.problem;
   const Geometry& g = p.geometry;
@@ -119,8 +120,8 @@ TORCH_EXT_KERNEL(128, 4) direct_weights(const DirectArguments a) {
       if (inside) sum += to_sum(x[x_at]) * to_sum(y[y_at]);
     }
     for (int distance = kWarp / 2; distance > 0; distance /= 2) sum += shuffle_down(sum, distance);
-    const int64_t target = w.outer * p.w.outer + w.channel * p.w.channel + w.at[0] * p.w.axis[0] + w.at[1] * p.w.axis[1] +
-                           w.at[2] * p.w.axis[2];
+    const int64_t target =
+        w.outer * p.w.outer + w.channel * p.w.channel + w.at[0] * p.w.axis[0] + w.at[1] * p.w.axis[1] + w.at[2] * p.w.axis[2];
     if (lane == 0) from_sum(sum, static_cast<T*>(a.result)[target]);
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_transpose and backward_data are one computation, a gather: every result position sums, over its taps, what the source holds
-// at the position that the tap determines. Along one axis, and for one phase of it,
+// conv_transpose and backward_data are one computation, a gather: every result position sums, over its taps, what the source
+// holds at the position that the tap determines. Along one axis, and for one phase of it,
 //
 //   result position  to + to_step*j              j < count
 //   tap              tap + tap_step*q            q < taps
@@ -8,8 +8,8 @@
 //
 // backward_data has one phase, with o = i*stride - offset + k*dilation as it stands. conv_transpose solves that for i: output
 // position o has the phase p = o mod stride, and a tap k reaches it iff k*dilation = p + offset (mod stride). Those taps are
-// stride/gcd apart, and from one to the next the input position moves by -dilation/gcd. So each phase is a convolution of stride 1,
-// with taps of its own number, none included.
+// stride/gcd apart, and from one to the next the input position moves by -dilation/gcd. So each phase is a convolution of stride
+// 1, with taps of its own number, none included.
 #pragma once
 #include "csrc/core/geometry.h"
 

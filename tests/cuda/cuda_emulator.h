@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The primitives of csrc/cuda/device.h on a CPU: blocks run one after the other, each thread of a block on a stack of its own. A
-// thread runs as far ahead of the others as barriers and warps let it, so that what no barrier orders comes out in the wrong order;
-// shared memory is poisoned before each block and fenced by a page that cannot be touched; asynchronous copies arrive as late as the
-// waits permit, or at once.
+// thread runs as far ahead of the others as barriers and warps let it, so that what no barrier orders comes out in the wrong
+// order; shared memory is poisoned before each block and fenced by a page that cannot be touched; asynchronous copies arrive as
+// late as the waits permit, or at once.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -24,7 +24,7 @@ namespace emulator {
 
 // Planted bugs and orders of execution.
 struct Options {
-  bool descending = false;   // later threads run first
+  bool descending = false;    // later threads run first
   bool eager_copies = false;  // asynchronous copies arrive when they are issued
   int64_t drop_barrier = -1;  // which barrier, in the order in which the code calls it, no thread waits at
   bool drop_waits = false;    // async_wait returns at once, and the data arrive at the next barrier but one
@@ -144,8 +144,8 @@ void load_matrices(uint32_t (&to)[4], const void* row) {
     for (int l = 0; l < 32; ++l)
       for (int m = 0; m < 4; ++m) {
         const int a = l / 4, b = 2 * (l % 4);
-        static_cast<MatricesLane*>(all[l])->to[m] = transposed ? element(m, b, a) | element(m, b + 1, a) << 16
-                                                               : element(m, a, b) | element(m, a, b + 1) << 16;
+        static_cast<MatricesLane*>(all[l])->to[m] =
+            transposed ? element(m, b, a) | element(m, b + 1, a) << 16 : element(m, a, b) | element(m, a, b + 1) << 16;
       }
   });
 }
@@ -199,9 +199,7 @@ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T
       }
   });
 }
-inline uint32_t to_tf32(uint32_t bits) {
-  return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & 0xffffe000u;
-}
+inline uint32_t to_tf32(uint32_t bits) { return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & 0xffffe000u; }
 
 // ---- Launching -------------------------------------------------------------------------------------------------------------
 

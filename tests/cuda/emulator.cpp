@@ -53,7 +53,7 @@ struct Context {
   void* stack = nullptr;
   void prepare(char* begin, int64_t bytes, void (*entry)()) {
     // As if `entry` had been called: below it the six registers, above it a return address that is never used.
-    auto** top = reinterpret_cast<void**>(begin + bytes) - 2;
+    auto** top = reinterpret_cast<void**>(begin + bytes) - 1;
     *top = nullptr;
     *--top = reinterpret_cast<void*>(entry);
     for (int k = 0; k < 6; ++k) *--top = nullptr;
@@ -162,8 +162,8 @@ std::string stuck(const Machine& m) {
   std::string text = "deadlock in block " + std::to_string(m.block) + ":";
   const char* const names[] = {"ready", "at a barrier", "in a warp's operation", "done"};
   for (int state = 0; state < 4; ++state) {
-    const auto count = std::count_if(m.threads.begin(), m.threads.begin() + m.count,
-                                     [&](const Thread& t) { return t.state == State(state); });
+    const auto count =
+        std::count_if(m.threads.begin(), m.threads.begin() + m.count, [&](const Thread& t) { return t.state == State(state); });
     if (count) text += " " + std::to_string(count) + " threads " + names[state];
   }
   return text;
