@@ -29,6 +29,10 @@ void run(const char* module_path, const char* input_path, const char* results_pa
   const torch::Tensor x = torch::jit::load(input_path).attr("x").toTensor().clone().requires_grad_();
   c10::Dict<std::string, torch::Tensor> results;
   results.insert("y", module.forward({x}).toTensor().detach());
+  {
+    torch::NoGradGuard inference;  // where weights that are packed ahead are used
+    results.insert("inference", module.forward({x}).toTensor());
+  }
 
   loss_of(module, x).backward();
   results.insert("x.grad", x.grad());

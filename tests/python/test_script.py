@@ -151,10 +151,15 @@ def test_backward_operators_script():
 
 
 @pytest.mark.requires("test_script")
-def test_cpp_program_runs_and_trains_a_saved_module(tmp_path, test_program):
+@pytest.mark.parametrize("prepacked", (False, True))
+def test_cpp_program_runs_and_trains_a_saved_module(tmp_path, test_program, prepacked):
     """The program gets the library, the module and inputs; it writes outputs, gradients and the parameters after a step."""
     net, path = scripted(tmp_path)
     x = torch.randn(2, 4, 5, 6)
+    if prepacked:
+        net = torch_ext.prepack(torch_ext.nn.ConvTranspose2d(4, 40, 3, 2), x).requires_grad_()
+        assert net.packed is not None
+        torch.jit.script(net).save(str(path))
     inputs = tmp_path / "input.pt"
     torch.jit.save(torch.jit.script(Holder(x)), str(inputs))
     library = next(iter(torch.ops.loaded_libraries))
@@ -171,6 +176,8 @@ def test_cpp_program_runs_and_trains_a_saved_module(tmp_path, test_program):
     loss = y.pow(2).mean()
     loss.backward()
     torch.testing.assert_close(got["y"], y.detach())
+    with torch.no_grad():
+        torch.testing.assert_close(got["inference"], net(x))
     torch.testing.assert_close(got["x.grad"], x.grad)
     for name, parameter in net.named_parameters():
         torch.testing.assert_close(got[name + ".grad"], parameter.grad)
