@@ -29,6 +29,8 @@ def environment() -> dict[str, str]:
     return {"cpu": cpu, "instruction set in use": config["instruction set in use"], "date": str(date.today()), **versions}
 
 
+# Columns, and where rows have them: of the peak of multiply-adds, and of what these and the bandwidth of memory allow together.
+PERCENTS = (("% of peak", "percent_of_peak"), ("% of limit", "percent_of_limit"))
 PACKED = ", packed"  # ends the name of a ratio whose two sides have packed their weights beforehand
 
 
@@ -51,14 +53,15 @@ def table(rows: list[dict]) -> str:
         peers = [*peers_of(chosen), "best peer"]
         peers += [key for key in chosen[0]["ratios"] if key.endswith(PACKED)]
         text += ["", f"**{group}**: times faster than", ""]
-        text += ["| layer | ms | GFLOP/s | % of peak | % of limit | " + " | ".join(peers) + " |", "|---" * (5 + len(peers)) + "|"]
+        percents = [(name, key) for name, key in PERCENTS if key in chosen[0]]
+        columns = ["layer", "ms", "GFLOP/s", *(name for name, _ in percents), *peers]
+        text += ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
         for r in chosen:
             ms = min(v for k, v in r["milliseconds"].items() if k.startswith("torch_ext") and "prepacked" not in k)
-            percent = [f"{r[key]:.0f}" if key in r else "" for key in ("percent_of_peak", "percent_of_limit")]
-            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}", *percent]
+            cells = [r["layer"], f"{ms:.3f}", f"{r['gflops']:.0f}", *(f"{r[key]:.0f}" for _, key in percents)]
             text.append("| " + " | ".join(cells + [f"{r['ratios'][p]:.2f}" if p in r["ratios"] else "" for p in peers]) + " |")
         means = [f"**{geometric_mean(r['ratios'][p] for r in chosen if p in r['ratios']):.2f}**" for p in peers]
-        text.append("| **geometric mean** | | | | | " + " | ".join(means) + " |")
+        text.append("| **geometric mean** |" + " |" * (2 + len(percents)) + " " + " | ".join(means) + " |")
     return "\n".join(text[1:])
 
 
