@@ -8,6 +8,7 @@
 // partial derivatives of L; formula.h writes them as loops.
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 
 #if defined(__CUDACC__)
 #define TORCH_EXT_HD __host__ __device__
@@ -114,5 +115,19 @@ struct Problem {
   bool prepacked = false;          // the weights are packed ahead: packing costs nothing
   friend bool operator==(const Problem&, const Problem&) = default;
 };
+
+// For caches of what was decided for a problem; `seed` stands for what else it depends on.
+inline uint64_t hash_of(const Problem& p, uint64_t seed) {
+  uint64_t hash = seed;
+  const auto mix = [&](int64_t v) { hash = (hash ^ uint64_t(v)) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29; };
+  mix(int64_t(p.operation) | int64_t(p.type) << 8 | int64_t(p.bias) << 16 | int64_t(p.transforms_allowed) << 17 |
+      int64_t(p.prepacked) << 18);
+  for (int64_t v : {p.geometry.batch, p.geometry.groups, p.geometry.x_channels, p.geometry.y_channels}) mix(v);
+  for (const Axis& a : p.geometry.axis)
+    for (int64_t v : {a.x, a.w, a.y, a.stride, a.dilation, a.offset}) mix(v);
+  for (const Strides* s : {&p.x, &p.w, &p.y})
+    for (int64_t v : {s->outer, s->channel, s->axis[0], s->axis[1], s->axis[2]}) mix(v);
+  return hash;
+}
 
 }  // namespace torch_ext

@@ -31,19 +31,7 @@ struct CacheKey {
 };
 
 struct CacheHash {
-  size_t operator()(const CacheKey& key) const {
-    uint64_t hash = 0;
-    const auto mix = [&](int64_t v) { hash = (hash ^ uint64_t(v)) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29; };
-    const Problem& p = key.problem;
-    mix(int64_t(p.operation) | int64_t(p.type) << 8 | int64_t(p.bias) << 16 | int64_t(p.transforms_allowed) << 17 |
-        int64_t(p.prepacked) << 18 | int64_t(key.threads) << 32);
-    for (int64_t v : {p.geometry.batch, p.geometry.groups, p.geometry.x_channels, p.geometry.y_channels}) mix(v);
-    for (const Axis& a : p.geometry.axis)
-      for (int64_t v : {a.x, a.w, a.y, a.stride, a.dilation, a.offset}) mix(v);
-    for (const Strides* s : {&p.x, &p.w, &p.y})
-      for (int64_t v : {s->outer, s->channel, s->axis[0], s->axis[1], s->axis[2]}) mix(v);
-    return hash;
-  }
+  size_t operator()(const CacheKey& key) const { return hash_of(key.problem, uint64_t(key.threads)); }
 };
 
 // A plan is small, but a program that never repeats a shape must not grow without bound.

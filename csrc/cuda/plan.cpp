@@ -31,17 +31,8 @@ struct CacheKey {
 
 struct CacheHash {
   size_t operator()(const CacheKey& key) const {
-    uint64_t hash = 0;
-    const auto mix = [&](int64_t v) { hash = (hash ^ uint64_t(v)) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29; };
-    const Problem& p = key.problem;
-    mix(int64_t(p.operation) | int64_t(p.type) << 8 | int64_t(p.bias) << 16 | int64_t(key.setting.tf32) << 17 |
-        int64_t(key.setting.aligned) << 18 | int64_t(key.setting.device.capability) << 32);
-    for (int64_t v : {p.geometry.batch, p.geometry.groups, p.geometry.x_channels, p.geometry.y_channels}) mix(v);
-    for (const Axis& a : p.geometry.axis)
-      for (int64_t v : {a.x, a.w, a.y, a.stride, a.dilation, a.offset}) mix(v);
-    for (const Strides* s : {&p.x, &p.w, &p.y})
-      for (int64_t v : {s->outer, s->channel, s->axis[0], s->axis[1], s->axis[2]}) mix(v);
-    return hash;
+    const Setting& s = key.setting;
+    return hash_of(key.problem, uint64_t(s.device.capability) << 2 | uint64_t(s.tf32) << 1 | uint64_t(s.aligned));
   }
 };
 
