@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel of the list on every real layer of tests/cases.txt that it accepts, for each operation in both layouts, on one
-// thread: GFLOP/s, and the fraction of the FMA peak that the run itself measures before and after.
-//   bench_kernels --benchmark_filter=gather__avx512/conv_transpose
+// Every kernel of the list on every real layer of tests/cases.txt that it accepts, for each operation in both layouts and in the
+// types that layers have, on one thread: GFLOP/s, and the fraction of the peak, of multiply-adds of float32 or of what the
+// instruction set has for bf16, that the run itself measures before and after.
+//   bench_kernels --benchmark_filter=gather__avx512/conv_transpose/f32
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -14,12 +15,23 @@
 #include "csrc/cpu/cpu.h"
 #include "tests/cpp/cases.h"
 
-extern "C" double torch_ext_fma_peak(int isa, double seconds);  // peak.cpp
+extern "C" double torch_ext_peak(int isa, double seconds);  // peak.cpp
 
 namespace torch_ext {
 namespace {
 
-double peak_gflops(cpu::Isa isa) { return torch_ext_fma_peak(int(isa), 0.5) / 1e9; }
+constexpr Type kTypes[] = {Type::f32, Type::bf16, Type::f16};
+constexpr const char* kTypeNames[] = {"f32", "bf16", "f16"};
+
+double peak_gflops(Type type) {
+  const cpu::Isa isa = type == Type::bf16 ? cpu::active_isa() : std::min(cpu::active_isa(), cpu::Isa::avx512);
+  return torch_ext_peak(int(isa), 0.3) / 1e9;
+}
+
+void print_peaks(const char* when) {
+  std::printf("%s, on one thread %s: %.1f GFLOP/s of float32, %.1f of bf16\n", cpu::name_of(cpu::active_isa()), when,
+              peak_gflops(Type::f32), peak_gflops(Type::bf16));
+}
 
 // Aligned as torch's allocator aligns tensors.
 struct Operand {
@@ -56,22 +68,24 @@ int main(int argc, char** argv) {
   using namespace torch_ext;
   benchmark::Initialize(&argc, argv);
   const cpu::Isa isa = cpu::active_isa();
-  const double peak = peak_gflops(isa);
-  std::printf("%s, %.1f GFLOP/s of FMA on one thread before\n", cpu::name_of(isa), peak);
-  for (const test::Case& c : test::large_cases())
-    for (Operation operation : test::kOperations)
-      for (int layout = 0; layout < 2; ++layout) {
-        const Problem problem = test::make_problem(c, operation, Type::f32, test::kLayouts[layout], true);
-        for (int k = 0; k < cpu::kernel_count(); ++k) {
-          const char* kernel = cpu::kernel_name(k);
-          if (!cpu::kernel_supported(k, isa) || !cpu::make_plan(problem, isa, 1, kernel)) continue;
-          const std::string name =
-              std::string(kernel) + "/" + test::name_of(operation) + "/" + (layout ? "NCX" : "NXC") + "/" + c.name;
-          benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { run(state, problem, kernel, peak); })
-              ->Unit(benchmark::kMillisecond)
-              ->MinTime(0.2);
+  print_peaks("before");
+  for (size_t t = 0; t < std::size(kTypes); ++t) {
+    const double peak = peak_gflops(kTypes[t]);
+    for (const test::Case& c : test::large_cases())
+      for (Operation operation : test::kOperations)
+        for (int layout = 0; layout < 2; ++layout) {
+          const Problem problem = test::make_problem(c, operation, kTypes[t], test::kLayouts[layout], true);
+          for (int k = 0; k < cpu::kernel_count(); ++k) {
+            const char* kernel = cpu::kernel_name(k);
+            if (!cpu::kernel_supported(k, isa) || !cpu::make_plan(problem, isa, 1, kernel)) continue;
+            const std::string name = std::string(kernel) + "/" + test::name_of(operation) + "/" + kTypeNames[t] + "/" +
+                                     (layout ? "NCX" : "NXC") + "/" + c.name;
+            benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { run(state, problem, kernel, peak); })
+                ->Unit(benchmark::kMillisecond)
+                ->MinTime(0.2);
+          }
         }
-      }
+  }
   benchmark::RunSpecifiedBenchmarks();
-  std::printf("%.1f GFLOP/s of FMA on one thread after\n", peak_gflops(isa));
+  print_peaks("after");
 }

@@ -60,9 +60,9 @@ def measure(case, dtype, step: str, threads: int, seconds: float) -> dict:
     if not any(peer in calls for peer in OURS_AGAINST):
         raise RuntimeError(f"no peer can compute {case.name}: {left_out}")
     check(calls, TOLERANCE[dtype], f"{case.name}, {step}")
-    before, bandwidth = peak_gflops(threads), copy_gigabytes()
+    before, bandwidth = peak_gflops(threads, dtype), copy_gigabytes()
     times = interleaved(calls, seconds)
-    peak = (before + peak_gflops(threads)) / 2
+    peak = (before + peak_gflops(threads, dtype)) / 2
     ratios = {peer: times[peer] / times[ours] for peer, ours in OURS_AGAINST.items() if peer in times}
     best_of_ours = min(times[ours] for ours in OURS_AGAINST.values() if ours in times)
     best_peer = min(times[peer] for peer in ratios)

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fastest that one core multiplies and adds floats: a loop of nothing else, in registers. Built into bench_kernels, and by
+// The fastest that one core multiplies and adds floats, or pairs of bf16 to floats: a loop of nothing else, in registers. Built into bench_kernels, and by
 // python -m benchmarks on its own, which is why it needs nothing of csrc.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -11,23 +14,27 @@ namespace {
 constexpr int kSums = 12;
 constexpr int64_t kRounds = 20'000;
 
-// Defined anew for each instruction set, so that the region around it decides what the compiler emits. Returns floating-point
-// operations. The sums differ, or the compiler would keep one of them, and tend to 1: no infinities, no denormals.
-#define DEFINE_LOOP(name, bytes)                                                          \
+// Defined anew for each instruction set, so that the region around it decides what the compiler emits. `step` makes the next sum
+// of `sum`, a and b, of `operations` a lane. Returns floating-point operations. The sums differ, or the compiler would keep one of
+// them, and tend to 1: no infinities, no denormals.
+#define DEFINE_LOOP(name, bytes, operations, step)                                        \
   int64_t name(float* sink) {                                                             \
     typedef float Reg __attribute__((vector_size(bytes)));                                \
     const Reg a = Reg{} + (0.999f + *sink), b = Reg{} + (0.001f + *sink);                 \
     Reg sums[kSums];                                                                      \
     for (int i = 0; i < kSums; ++i) sums[i] = Reg{} + (float(i) / kSums + *sink);         \
     for (int64_t round = 0; round < kRounds; ++round)                                     \
-      _Pragma("GCC unroll 16") for (int i = 0; i < kSums; ++i) sums[i] = sums[i] * a + b; \
+      _Pragma("GCC unroll 16") for (int i = 0; i < kSums; ++i) {                          \
+        const Reg sum = sums[i];                                                          \
+        sums[i] = step;                                                                   \
+      }                                                                                   \
     for (int i = 1; i < kSums; ++i) sums[0] += sums[i];                                   \
     *static_cast<volatile float*>(sink) = sums[0][0];                                     \
     *sink = 0;                                                                            \
-    return kRounds * kSums * 2 * int64_t(sizeof(Reg) / sizeof(float));                    \
+    return kRounds * kSums * operations * int64_t(sizeof(Reg) / sizeof(float));           \
   }
 
-DEFINE_LOOP(portable, 16)
+DEFINE_LOOP(portable, 16, 2, sum * a + b)
 #if defined(__x86_64__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
@@ -35,7 +42,7 @@ DEFINE_LOOP(portable, 16)
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #endif
-DEFINE_LOOP(avx2, 32)
+DEFINE_LOOP(avx2, 32, 2, sum * a + b)
 #if defined(__clang__)
 #pragma clang attribute pop
 #pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
@@ -44,13 +51,23 @@ DEFINE_LOOP(avx2, 32)
 #pragma GCC push_options
 #pragma GCC target("avx512f")
 #endif
-DEFINE_LOOP(avx512, 64)
+DEFINE_LOOP(avx512, 64, 2, sum * a + b)
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bf16"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bf16")
+#endif
+// The halves of 0.999 and 0.001 are bf16 too: the sums grow by one small product and stay finite.
+DEFINE_LOOP(avx512_bf16, 64, 4, Reg(_mm512_dpbf16_ps(__m512(sum), __m512bh(a), __m512bh(b))))
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
 #pragma GCC pop_options
 #endif
-constexpr int64_t (*kLoops[])(float*) = {portable, avx2, avx512};
+constexpr int64_t (*kLoops[])(float*) = {portable, avx2, avx512, avx512_bf16};
 #else
 constexpr int64_t (*kLoops[])(float*) = {portable};
 #endif
@@ -59,7 +76,7 @@ constexpr int64_t (*kLoops[])(float*) = {portable};
 
 // Floating-point operations a second of the calling thread: the fastest of many short loops, as others may be using the core.
 // `isa` is the number of a cpu::Isa that the processor has.
-extern "C" double torch_ext_fma_peak(int isa, double seconds) {
+extern "C" double torch_ext_peak(int isa, double seconds) {
   using Clock = std::chrono::steady_clock;
   float sink = 0;
   double best = 0;

@@ -1,4 +1,4 @@
-"""What fractions of a limit refer to: float32 multiply-adds and bytes a second, measured in the process that measures the layers."""
+"""What fractions of a limit refer to: multiply-adds and bytes a second, measured in the process that measures the layers."""
 
 import ctypes
 import functools
@@ -15,7 +15,7 @@ import torch
 
 import torch_ext
 
-ISAS = ("portable", "avx2", "avx512")  # numbered as cpu::Isa
+ISAS = ("portable", "avx2", "avx512", "avx512_bf16")  # numbered as cpu::Isa
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def _loop():
         flags = ["-O3", "-std=c++20", "-ffp-contract=fast", "-shared", "-fPIC"]
         source = Path(__file__).with_name("peak.cpp")
         subprocess.run([*shlex.split(compiler), *flags, str(source), "-o", str(library)], check=True)
-        loop = ctypes.CDLL(str(library)).torch_ext_fma_peak
+        loop = ctypes.CDLL(str(library)).torch_ext_peak
     loop.restype, loop.argtypes = ctypes.c_double, [ctypes.c_int, ctypes.c_double]
     return loop
 
@@ -44,16 +44,18 @@ def _product(seconds: float) -> float:
 
 
 def how() -> str:
-    return "a loop of float32 multiply-adds in registers" if _loop() else "torch.mm, 1024 x 1024: no C++ compiler was found"
+    return "a loop of multiply-adds in registers" if _loop() else "torch.mm, 1024 x 1024: no C++ compiler was found"
 
 
-def peak_gflops(threads: int, seconds: float = 0.02) -> float:
-    """Of all threads together, under the instruction set that torch_ext uses."""
+def peak_gflops(threads: int, dtype: torch.dtype, seconds: float = 0.02) -> float:
+    """Of all threads together, under the instruction set that torch_ext uses: of float32, or of bfloat16 where that has its own."""
     loop = _loop()
     if not loop:
         return _product(seconds) / 1e9
     config = dict(line.split(": ", 1) for line in torch_ext.show_config().splitlines())
     isa = ISAS.index(config["instruction set in use"])
+    if dtype != torch.bfloat16:
+        isa = min(isa, ISAS.index("avx512"))
     with ThreadPoolExecutor(threads) as pool:  # ctypes lets go of Python's lock
         return sum(pool.map(lambda _: loop(isa, seconds), range(threads))) / 1e9
 

@@ -79,6 +79,9 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
 
 }  // namespace
 
+std::shared_ptr<Plan> make_fold_avx512_bf16(const Problem& p, const Request& request) {
+  return p.type == Type::bf16 ? make(p, Isa::avx512_bf16, request) : nullptr;
+}
 std::shared_ptr<Plan> make_fold_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
 std::shared_ptr<Plan> make_fold_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
 std::shared_ptr<Plan> make_fold_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }

@@ -3,7 +3,8 @@
 // result channels, the cells of the result are cut into blocks, and each block is computed phase by phase with tiles of
 // (positions) x (channels). A tile's rows are given by pointers, so that borders (a row of zeros), small planes (rows of several
 // samples in one tile), strides and dilations cost nothing in the inner loop and no padded copy is made. Tensors whose channels
-// are not contiguous, or not of the type that is computed in, pass through a box in cache on their way in and out.
+// are not contiguous pass through a box in cache on their way in and out; so does an input that is not of the type `In` that the
+// tiles multiply. Results of 16 bits are rounded by the tiles, from sums that stay in cache.
 #include "csrc/cpu/gather.h"
 
 #include <algorithm>
@@ -40,10 +41,11 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-template <class Real>
+template <class In>
 class Gather final : public Plan {
  public:
-  Gather(const Problem& problem, Isa isa, int threads);
+  using Real = typename Operand<In>::Real;  // in which is summed
+  Gather(const Problem& problem, const Tiles<Real>& tiles, int threads);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return layout_.bytes(); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
@@ -66,6 +68,7 @@ class Gather final : public Plan {
     const Real** rows;   // [tap][position]
     int64_t* tap_index;  // kernel position of each tap
     Real** out;          // [position]
+    void** narrow;       // [position], where results are of 16 bits; then `out` are sums
   };
 
   void choose_blocks();
@@ -74,9 +77,9 @@ class Gather final : public Plan {
   bool pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const;
   void run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, const Panels& packed,
                  std::byte* scratch) const;
-  RowStrides load_input(const Buffers& buffers, const Block& block, int64_t group, Real* box, const Real*& origin) const;
-  void point(const Block& block, const Real* origin, const RowStrides& in, Real* out_origin, const RowStrides& out,
-             const Real* zeros, std::byte* memory, std::vector<Phase>& phases) const;
+  RowStrides load_input(const Buffers& buffers, const Block& block, int64_t group, In* box, const In*& origin) const;
+  void point(const Block& block, const In* origin, const RowStrides& in, std::byte* out_origin, const RowStrides& out,
+             const Real* zeros, Real* sums, std::byte* memory, std::vector<Phase>& phases) const;
   void run_phase(const Phase& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                  const Real* bias) const;
   void run_phase_exactly(const Phase& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
@@ -88,14 +91,16 @@ class Gather final : public Plan {
   // Of a panel, and of all panels of a group, of which the last one may be narrower.
   int64_t panel_size() const { return taps() * tap_pitch<Real>(depth_, width_); }
   int64_t group_size() const { return panels_ * panel_size(); }
+  int64_t result_bytes() const { return bytes_of(p_.type); }
   int64_t panel_bytes() const { return p_.geometry.groups * group_size() * int64_t(sizeof(Real)); }
 
   Problem p_;
   const Tiles<Real>* tiles_;
   GatherAxis axis_[kAxes];
   Strides in_, out_;
-  int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
-  bool in_place_input_, in_place_output_;
+  int64_t channels_, columns_;  // of a group that are summed over, and of the result
+  int64_t depth_;               // the former in units of a tile
+  bool in_place_input_, in_place_output_, narrow_;
   bool ask_for_rows_;                       // of the input in advance, as none is read twice (kernel <= stride)
   int64_t vectors_, width_, panels_;        // vectors and columns of a panel, panels of a group
   std::vector<PanelPacker<Real>> packers_;  // for the panels, and for the last one where it is narrower
@@ -103,7 +108,7 @@ class Gather final : public Plan {
   int64_t box_pitch_;
   // Workspace: shared parts, then the parts of each thread.
   Layout layout_;
-  Layout::Part panels_part_, zeros_part_, bias_part_, in_box_part_, out_box_part_, pointers_part_;
+  Layout::Part panels_part_, zeros_part_, bias_part_, in_box_part_, out_box_part_, sums_part_, pointers_part_;
 };
 
 WeightsMatrix weights_matrix(const Problem& p) {
@@ -117,19 +122,21 @@ WeightsMatrix weights_matrix(const Problem& p) {
   return m;
 }
 
-template <class Real>
-Gather<Real>::Gather(const Problem& problem, Isa isa, int threads)
+template <class In>
+Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads)
     : p_(problem),
-      tiles_(&tiles<Real>(isa)),
+      tiles_(&tiles),
       axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
       in_(p_.operation == Operation::conv_transpose ? p_.x : p_.y),
       out_(p_.operation == Operation::conv_transpose ? p_.y : p_.x) {
   const WeightsMatrix matrix = weights_matrix(p_);
-  depth_ = matrix.depth;
+  constexpr int64_t terms = Operand<In>::terms;
+  channels_ = matrix.depth;
   columns_ = matrix.columns;
-  const bool same_type = bytes_of(p_.type) == int64_t(sizeof(Real));
-  in_place_input_ = same_type && (in_.channel == 1 || depth_ == 1);
-  in_place_output_ = same_type && (out_.channel == 1 || columns_ == 1);
+  depth_ = parts_of(channels_, terms);
+  narrow_ = result_bytes() < int64_t(sizeof(Real));
+  in_place_input_ = result_bytes() == int64_t(sizeof(In)) && channels_ % terms == 0 && (in_.channel == 1 || channels_ == 1);
+  in_place_output_ = out_.channel == 1 || columns_ == 1;
   ask_for_rows_ = in_place_input_ && taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
 
   const int64_t total = parts_of(columns_, lanes());
@@ -137,8 +144,8 @@ Gather<Real>::Gather(const Problem& problem, Isa isa, int threads)
   vectors_ = parts_of(total, panels_);
   panels_ = parts_of(total, vectors_);
   width_ = vectors_ * lanes();
-  packers_.emplace_back(*tiles_, p_.type, matrix, width_);
-  packers_.emplace_back(*tiles_, p_.type, matrix, panel_vectors(panels_ - 1) * lanes());
+  for (int64_t vectors : {vectors_, panel_vectors(panels_ - 1)})
+    packers_.emplace_back(*tiles_, p_.type, matrix, vectors * lanes(), terms);
 
   choose_blocks();
 
@@ -162,34 +169,36 @@ Gather<Real>::Gather(const Problem& problem, Isa isa, int threads)
     tap_lists *= taps_of_axis;
     phases *= axis.out_step;
   }
-  pointers = pointers * (tap_lists + phases) + tap_lists;
+  const int64_t sums = narrow_ ? pointers * width_ : 0;
+  pointers = pointers * (tap_lists + (narrow_ ? 2 : 1) * phases) + tap_lists;
 
   // A pitch that is a multiple of 2 KB would put the rows of a tile into a few sets of the L1 cache.
-  box_pitch_ = round_up(depth_, lanes());
-  if (box_pitch_ * int64_t(sizeof(Real)) % 2048 == 0) box_pitch_ += 64 / int64_t(sizeof(Real));
+  box_pitch_ = round_up(channels_, 64 / int64_t(sizeof(In)));
+  if (box_pitch_ * int64_t(sizeof(In)) % 2048 == 0) box_pitch_ += 64 / int64_t(sizeof(In));
 
   const Geometry& g = p_.geometry;
   panels_part_ = layout_.shared(panel_bytes());  // not touched where weights are packed ahead
   zeros_part_ = layout_.shared(depth_ * int64_t(sizeof(Real)));
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * int64_t(sizeof(Real)));
-  in_box_part_ = layout_.per_thread(in_place_input_ ? 0 : in_box * box_pitch_ * int64_t(sizeof(Real)));
-  out_box_part_ = layout_.per_thread(in_place_output_ ? 0 : out_box * width_ * int64_t(sizeof(Real)));
+  in_box_part_ = layout_.per_thread(in_place_input_ ? 0 : in_box * box_pitch_ * int64_t(sizeof(In)));
+  out_box_part_ = layout_.per_thread(in_place_output_ ? 0 : out_box * width_ * result_bytes());
+  sums_part_ = layout_.per_thread(sums * int64_t(sizeof(Real)));
   pointers_part_ = layout_.per_thread(pointers * int64_t(sizeof(void*)));
   layout_.finish(threads);
 }
 
 // Blocks of cells, as large as their boxes and pointers may be, but small enough to give every thread its share.
-template <class Real>
-void Gather<Real>::choose_blocks() {
+template <class In>
+void Gather<In>::choose_blocks() {
   const Geometry& g = p_.geometry;
   int64_t out_per_cell = 1, in_per_cell = 1, cells = g.batch;
   for (const GatherAxis& axis : axis_) out_per_cell *= axis.out_step, in_per_cell *= axis.in_step, cells *= axis.cells;
   int64_t limit = kMaxCells;
   limit = std::min(limit, kPointerBytes / (taps() * int64_t(sizeof(void*))));
-  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (in_per_cell * depth_ * int64_t(sizeof(Real))));
-  if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell * width_ * int64_t(sizeof(Real))));
+  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (in_per_cell * channels_ * int64_t(sizeof(In))));
+  if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
-  const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(depth_) * double(taps());
+  const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(channels_) * double(taps());
   const int64_t items = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
 
   // Halves until there are enough items, of which panels may make up the rest; then a little less until they are even.
@@ -210,15 +219,15 @@ void Gather<Real>::choose_blocks() {
   }
 }
 
-template <class Real>
-int64_t Gather<Real>::block_count() const {
+template <class In>
+int64_t Gather<In>::block_count() const {
   int64_t count = parts_of(p_.geometry.batch, block_samples_);
   for (int a = 0; a < kAxes; ++a) count *= parts_of(axis_[a].cells, block_cells_[a]);
   return count;
 }
 
-template <class Real>
-typename Gather<Real>::Block Gather<Real>::block(int64_t index) const {
+template <class In>
+typename Gather<In>::Block Gather<In>::block(int64_t index) const {
   Block b;
   for (int a = kAxes - 1; a >= 0; --a) {
     const int64_t parts = parts_of(axis_[a].cells, block_cells_[a]), part = index % parts;
@@ -229,8 +238,8 @@ typename Gather<Real>::Block Gather<Real>::block(int64_t index) const {
   return b;
 }
 
-template <class Real>
-std::string Gather<Real>::describe() const {
+template <class In>
+std::string Gather<In>::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
   return "tile " + text(tiles_->max_rows[vectors_]) + "x" + text(width_) + ", block " + text(block_samples_) + "x" +
          text(block_cells_[0]) + "x" + text(block_cells_[1]) + "x" + text(block_cells_[2]) + ", " +
@@ -238,8 +247,8 @@ std::string Gather<Real>::describe() const {
          (in_place_input_ ? "" : ", input boxed") + (in_place_output_ ? "" : ", output boxed");
 }
 
-template <class Real>
-void Gather<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
+template <class In>
+void Gather<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
   Real* zeros = layout_.at<Real>(workspace, zeros_part_);
@@ -267,16 +276,19 @@ void Gather<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   });
 }
 
-template <class Real>
-std::string Gather<Real>::packing() const {
+template <class In>
+std::string Gather<In>::packing() const {
   const Geometry& g = p_.geometry;
-  std::string text = "panels of " + std::to_string(width_) + (sizeof(Real) == 4 ? " floats:" : " doubles:");
-  for (int64_t v : {g.groups, depth_, columns_, g.axis[0].w, g.axis[1].w, g.axis[2].w}) text += ' ' + std::to_string(v);
+  std::string text = "panels of " + std::to_string(width_) +
+                     (Operand<In>::terms == 2 ? " pairs:"
+                      : sizeof(Real) == 4     ? " floats:"
+                                              : " doubles:");
+  for (int64_t v : {g.groups, channels_, columns_, g.axis[0].w, g.axis[1].w, g.axis[2].w}) text += ' ' + std::to_string(v);
   return text;
 }
 
-template <class Real>
-void Gather<Real>::pack(const Buffers& buffers, const Parallel& parallel, void* packed) const {
+template <class In>
+void Gather<In>::pack(const Buffers& buffers, const Parallel& parallel, void* packed) const {
   auto* header = static_cast<PackedHeader*>(packed);
   *header = {};
   // Between taps, and behind narrower panels, there are gaps: the same weights give the same bytes.
@@ -285,8 +297,8 @@ void Gather<Real>::pack(const Buffers& buffers, const Parallel& parallel, void* 
 }
 
 // Returns whether all weights are finite.
-template <class Real>
-bool Gather<Real>::pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const {
+template <class In>
+bool Gather<In>::pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const {
   const int64_t bytes = panel_size() * int64_t(sizeof(Real));
   const int64_t chunk = round_up(std::max<int64_t>(1, depth_ * kPackBytes / std::max<int64_t>(bytes, 1)), 16);
   const int64_t chunks = parts_of(depth_, chunk), group_stride = p_.w.outer * p_.geometry.x_channels;
@@ -302,16 +314,15 @@ bool Gather<Real>::pack_panels(const Buffers& buffers, const Parallel& parallel,
 }
 
 // Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought.
-template <class Real>
-RowStrides Gather<Real>::load_input(const Buffers& buffers, const Block& block, int64_t group, Real* box,
-                                    const Real*& origin) const {
+template <class In>
+RowStrides Gather<In>::load_input(const Buffers& buffers, const Block& block, int64_t group, In* box, const In*& origin) const {
   const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
-  const int64_t start = group * depth_ * in_.channel;
+  const int64_t start = group * channels_ * in_.channel;
   if (in_place_input_) {
-    origin = static_cast<const Real*>(in) + start;
+    origin = static_cast<const In*>(in) + start;
     return {in_.outer, {in_.axis[0], in_.axis[1], in_.axis[2]}};
   }
-  Box shape{{}, {in_.axis[0], in_.axis[1], in_.axis[2]}, depth_, in_.channel};
+  Box shape{{}, {in_.axis[0], in_.axis[1], in_.axis[2]}, channels_, in_.channel};
   int64_t offset = start, first[kAxes];
   bool empty = false;
   for (int a = 0; a < kAxes; ++a) {
@@ -334,9 +345,9 @@ RowStrides Gather<Real>::load_input(const Buffers& buffers, const Block& block, 
 }
 
 // Fills in the pointers of every phase of the block. `origin` and `out_origin` are where sample 0, position 0 would lie.
-template <class Real>
-void Gather<Real>::point(const Block& block, const Real* origin, const RowStrides& in, Real* out_origin, const RowStrides& out,
-                         const Real* zeros, std::byte* memory, std::vector<Phase>& phases) const {
+template <class In>
+void Gather<In>::point(const Block& block, const In* origin, const RowStrides& in, std::byte* out_origin, const RowStrides& out,
+                       const Real* zeros, Real* sums, std::byte* memory, std::vector<Phase>& phases) const {
   const Real** next_row = reinterpret_cast<const Real**>(memory);
   phases.clear();
   for (int64_t r0 = 0; r0 < axis_[0].out_step; ++r0)
@@ -344,22 +355,29 @@ void Gather<Real>::point(const Block& block, const Real* origin, const RowStride
       for (int64_t r2 = 0; r2 < axis_[2].out_step; ++r2) {
         const int64_t r[kAxes] = {r0, r1, r2};
         Range cell[kAxes];
-        Phase phase{block.sample.size(), 0, nullptr, nullptr, nullptr};
+        Phase phase{block.sample.size(), 0, nullptr, nullptr, nullptr, nullptr};
         for (int a = 0; a < kAxes; ++a) {
           const int64_t end = (axis_[a].out_extent - r[a] + axis_[a].out_step - 1) / axis_[a].out_step;
           cell[a] = {block.cell[a].begin, std::min(block.cell[a].end, end)};
           phase.positions *= std::max<int64_t>(cell[a].size(), 0);
         }
         if (phase.positions == 0) continue;
-        phase.out = const_cast<Real**>(next_row);
-        Real** to = phase.out;
+        void** results = reinterpret_cast<void**>(const_cast<Real**>(next_row));
+        void** to = results;
         for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
           for (int64_t j0 = cell[0].begin; j0 < cell[0].end; ++j0)
             for (int64_t j1 = cell[1].begin; j1 < cell[1].end; ++j1)
               for (int64_t j2 = cell[2].begin; j2 < cell[2].end; ++j2)
-                *to++ = out_origin + n * out.sample + (j0 * axis_[0].out_step + r0) * out.axis[0] +
-                        (j1 * axis_[1].out_step + r1) * out.axis[1] + (j2 * axis_[2].out_step + r2) * out.axis[2];
+                *to++ = out_origin + result_bytes() * (n * out.sample + (j0 * axis_[0].out_step + r0) * out.axis[0] +
+                                                       (j1 * axis_[1].out_step + r1) * out.axis[1] +
+                                                       (j2 * axis_[2].out_step + r2) * out.axis[2]);
         next_row += phase.positions;
+        phase.out = reinterpret_cast<Real**>(results);
+        if (narrow_) {
+          phase.narrow = results;
+          phase.out = const_cast<Real**>(next_row);
+          for (int64_t i = 0; i < phase.positions; ++i) *next_row++ = sums + i * width_;
+        }
         phase.tap_index = reinterpret_cast<int64_t*>(next_row);
         next_row += axis_[0].phases[r0].size() * axis_[1].phases[r1].size() * axis_[2].phases[r2].size();
         phase.rows = next_row;
@@ -373,12 +391,12 @@ void Gather<Real>::point(const Block& block, const Real* origin, const RowStride
                   for (int64_t j1 = cell[1].begin; j1 < cell[1].end; ++j1) {
                     const int64_t i0 = j0 * axis_[0].in_step + t0.delta, i1 = j1 * axis_[1].in_step + t1.delta;
                     const bool inside = i0 >= 0 && i0 < axis_[0].in_extent && i1 >= 0 && i1 < axis_[1].in_extent;
-                    const Real* line = origin + n * in.sample + i0 * in.axis[0] + i1 * in.axis[1];
+                    const In* line = origin + n * in.sample + i0 * in.axis[0] + i1 * in.axis[1];
                     for (int64_t j2 = cell[2].begin; j2 < cell[2].end; ++j2) {
                       const int64_t i2 = j2 * axis_[2].in_step + t2.delta;
                       const bool valid = inside && i2 >= 0 && i2 < axis_[2].in_extent;
                       used = used || valid;
-                      *row++ = valid ? line + i2 * in.axis[2] : zeros;
+                      *row++ = valid ? reinterpret_cast<const Real*>(line + i2 * in.axis[2]) : zeros;
                     }
                   }
               if (!used) continue;  // the next tap takes this one's place
@@ -390,17 +408,17 @@ void Gather<Real>::point(const Block& block, const Real* origin, const RowStride
       }
 }
 
-template <class Real>
-void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, const Panels& packed,
-                             std::byte* scratch) const {
+template <class In>
+void Gather<In>::run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, const Panels& packed,
+                           std::byte* scratch) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
-  const Real* origin;
-  const RowStrides in = load_input(buffers, block, group, layout_.at<Real>(scratch, in_box_part_), origin);
+  const In* origin;
+  const RowStrides in = load_input(buffers, block, group, layout_.at<In>(scratch, in_box_part_), origin);
 
   void* result = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
   const int64_t result_start = group * columns_ * out_.channel;
-  Real* out_box = layout_.at<Real>(scratch, out_box_part_);
-  Real* out_origin = static_cast<Real*>(result) + result_start;
+  std::byte* out_box = layout_.at<std::byte>(scratch, out_box_part_);
+  std::byte* out_origin = static_cast<std::byte*>(result) + result_start * result_bytes();
   RowStrides out{out_.outer, {out_.axis[0], out_.axis[1], out_.axis[2]}};
   Box shape{{}, {out_.axis[0], out_.axis[1], out_.axis[2]}, 0, out_.channel};
   int64_t corner = result_start;
@@ -412,13 +430,14 @@ void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t
       corner += first[a] * out_.axis[a];
     }
     out = {shape.positions() * width_, {shape.extent[1] * shape.extent[2] * width_, shape.extent[2] * width_, width_}};
-    out_origin = out_box - block.sample.begin * out.sample;
-    for (int a = 0; a < kAxes; ++a) out_origin -= first[a] * out.axis[a];
+    out_origin = out_box - block.sample.begin * out.sample * result_bytes();
+    for (int a = 0; a < kAxes; ++a) out_origin -= first[a] * out.axis[a] * result_bytes();
   }
 
   thread_local std::vector<Phase> phases;
   const Real* zeros = layout_.at<Real>(workspace, zeros_part_);
-  point(block, origin, in, out_origin, out, zeros, layout_.at<std::byte>(scratch, pointers_part_), phases);
+  point(block, origin, in, out_origin, out, zeros, layout_.at<Real>(scratch, sums_part_),
+        layout_.at<std::byte>(scratch, pointers_part_), phases);
 
   const Real* group_panels = packed.data + group * group_size();
   const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
@@ -436,18 +455,18 @@ void Gather<Real>::run_block(const Buffers& buffers, const Block& block, int64_t
     if (in_place_output_) continue;
     shape.channels = columns;
     for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
-      store_box(*tiles_, p_.type, out_box + (n - block.sample.begin) * out.sample, width_,
-                element(result, p_.type, n * out_.outer + corner + first * out_.channel), shape);
+      move_box(*tiles_, p_.type, out_box + (n - block.sample.begin) * out.sample * result_bytes(), width_,
+               element(result, p_.type, n * out_.outer + corner + first * out_.channel), shape);
   }
 }
 
-template <class Real>
-void Gather<Real>::run_phase(const Phase& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
-                             const Real* bias) const {
+template <class In>
+void Gather<In>::run_phase(const Phase& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
+                           const Real* bias) const {
   const int64_t width = vectors * lanes(), pitch = tap_pitch<Real>(depth_, width);
   constexpr int64_t kTapsAtOnce = 64;
   const Real* tap_panels[kTapsAtOnce];
-  const auto pass = [&](int64_t first_tap, int64_t taps, int64_t first, int64_t depth, bool fresh) {
+  const auto pass = [&](int64_t first_tap, int64_t taps, int64_t first, int64_t depth, bool fresh, bool done) {
     for (int64_t t = 0; t < taps; ++t) tap_panels[t] = panel + phase.tap_index[first_tap + t] * pitch;
     GatherTile<Real> tile{phase.rows + first_tap * phase.positions,
                           phase.positions,
@@ -456,43 +475,53 @@ void Gather<Real>::run_phase(const Phase& phase, const Real* panel, int64_t vect
                           first,
                           depth,
                           phase.out,
-                          out_offset,
+                          narrow_ ? 0 : out_offset,
                           fresh ? bias : nullptr,
-                          columns};
+                          columns,
+                          0,
+                          done ? phase.narrow : nullptr,
+                          out_offset * result_bytes(),
+                          p_.type};
     const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(phase.positions, tallest);
-    for (int64_t i = 0, done = 0; i < count; ++i) {
-      const int64_t rows = (phase.positions - done) / (count - i);  // tiles of even height
-      tile.next = ask_for_rows_ && done + 2 * rows <= phase.positions ? rows : 0;
+    for (int64_t i = 0, m = 0; i < count; ++i) {
+      const int64_t rows = (phase.positions - m) / (count - i);  // tiles of even height
+      tile.next = ask_for_rows_ && m + 2 * rows <= phase.positions ? rows : 0;
       tiles_->gather[vectors][rows](tile);
       tile.rows += rows;
       tile.out += rows;
-      done += rows;
+      if (tile.narrow) tile.narrow += rows;
+      m += rows;
     }
   };
-  if (phase.taps == 0) return pass(0, 0, 0, 0, true);
+  if (phase.taps == 0) return pass(0, 0, 0, 0, true, true);
   // A slice of the panel that fits L1 at a time: several taps, or a part of one.
   const int64_t slice = std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
   const int64_t taps_at_once = std::clamp<int64_t>(slice / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
   const int64_t parts = parts_of(depth_, slice), part = parts_of(depth_, parts);
   for (int64_t tap = 0; tap < phase.taps; tap += taps_at_once)
     for (int64_t c = 0; c < depth_; c += part)
-      pass(tap, std::min(taps_at_once, phase.taps - tap), c, std::min(part, depth_ - c), tap == 0 && c == 0);
+      pass(tap, std::min(taps_at_once, phase.taps - tap), c, std::min(part, depth_ - c), tap == 0 && c == 0,
+           tap + taps_at_once >= phase.taps && c + part >= depth_);
 }
 
 // The same, one position at a time and without the row of zeros: an infinity or NaN among the weights times zero would spoil
 // positions that do not read it.
-template <class Real>
-void Gather<Real>::run_phase_exactly(const Phase& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
-                                     int64_t out_offset, const Real* bias) const {
+template <class In>
+void Gather<In>::run_phase_exactly(const Phase& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
+                                   int64_t out_offset, const Real* bias) const {
   const int64_t pitch = tap_pitch<Real>(depth_, vectors * lanes());
+  const int64_t sums_offset = narrow_ ? 0 : out_offset;
   for (int64_t i = 0; i < phase.positions; ++i) {
-    tiles_->gather[vectors][1]({nullptr, 0, nullptr, 0, 0, 0, phase.out + i, out_offset, bias, columns});
+    const auto sum = tiles_->gather[vectors][1];
+    sum({nullptr, 0, nullptr, 0, 0, 0, phase.out + i, sums_offset, bias, columns});
     for (int64_t t = 0; t < phase.taps; ++t) {
       const Real* const* row = phase.rows + t * phase.positions + i;
       const Real* tap_panel = panel + phase.tap_index[t] * pitch;
-      if (*row != zeros)
-        tiles_->gather[vectors][1]({row, 0, &tap_panel, 1, 0, depth_, phase.out + i, out_offset, nullptr, columns});
+      if (*row != zeros) sum({row, 0, &tap_panel, 1, 0, depth_, phase.out + i, sums_offset, nullptr, columns});
     }
+    if (narrow_)
+      sum({nullptr, 0, nullptr, 0, 0, 0, phase.out + i, 0, nullptr, columns, 0, phase.narrow + i, out_offset * result_bytes(),
+           p_.type});
   }
 }
 
@@ -504,12 +533,18 @@ bool accepts(const Problem& p) {
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (!accepts(p)) return nullptr;
-  if (p.type == Type::f64) return std::make_shared<Gather<double>>(p, isa, request.threads);
-  return std::make_shared<Gather<float>>(p, isa, request.threads);
+  if (p.type == Type::f64) return std::make_shared<Gather<double>>(p, tiles<double>(isa), request.threads);
+  return std::make_shared<Gather<float>>(p, tiles<float>(isa), request.threads);
 }
 
 }  // namespace
 
+#if defined(__x86_64__)
+std::shared_ptr<Plan> make_gather_avx512_bf16(const Problem& p, const Request& request) {
+  if (!accepts(p) || p.type != Type::bf16 || !(request.by_name || pairs_are_fast())) return nullptr;
+  return std::make_shared<Gather<bf16>>(p, pair_tiles(), request.threads);
+}
+#endif
 std::shared_ptr<Plan> make_gather_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
 std::shared_ptr<Plan> make_gather_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
 std::shared_ptr<Plan> make_gather_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }

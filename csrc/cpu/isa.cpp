@@ -8,7 +8,7 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512};
+constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
 
 }  // namespace
 
@@ -18,6 +18,8 @@ const char* name_of(Isa isa) {
       return "avx2";
     case Isa::avx512:
       return "avx512";
+    case Isa::avx512_bf16:
+      return "avx512_bf16";
     default:
       return "portable";
   }
@@ -29,7 +31,8 @@ Isa detected_isa() {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::portable;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return avx512 ? Isa::avx512 : Isa::avx2;
+  if (!avx512) return Isa::avx2;
+  return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
 #else
   return Isa::portable;
 #endif
@@ -42,7 +45,8 @@ Isa active_isa() {
     if (!cap || !*cap) return best;
     for (Isa isa : kIsas)
       if (!std::strcmp(cap, name_of(isa))) return isa < best ? isa : best;
-    std::fprintf(stderr, "torch_ext: TORCH_EXT_ISA=%s is not one of portable, avx2, avx512; using %s\n", cap, name_of(best));
+    std::fprintf(stderr, "torch_ext: TORCH_EXT_ISA=%s is not one of portable, avx2, avx512, avx512_bf16; using %s\n", cap,
+                 name_of(best));
     return best;
   }();
   return active;

@@ -2,8 +2,10 @@
 #include "csrc/cpu/pack.h"
 
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 
-#include "csrc/core/scalar.h"
+#include "csrc/cpu/rounding.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -39,7 +41,7 @@ void for_each_row(const Box& box, F f) {
 }  // namespace
 
 template <class Real>
-void load_box(const Tiles<Real>& tiles, Type type, const void* from, Box box, Real* rows, int64_t pitch) {
+void load_box(const Tiles<typename Operand<Real>::Real>& tiles, Type type, const void* from, Box box, Real* rows, int64_t pitch) {
   if (box.channel_stride == 1) {
     return for_each_row(box, [&](int64_t offset, int64_t position) {
       for (int64_t p = 0; p < box.extent[2]; ++p)
@@ -69,6 +71,47 @@ void load_box(const Tiles<Real>& tiles, Type type, const void* from, Box box, Re
         for (int64_t c = 0; c < box.channels; ++c)
           rows[(position + p) * pitch + c] =
               Real(widen(static_cast<const Stored*>(from)[offset + p * box.stride[2] + c * box.channel_stride]));
+    });
+  });
+}
+
+// The second form is a pure move.
+template <>
+void load_box(const Tiles<float>& tiles, Type type, const void* from, Box box, bf16* rows, int64_t pitch) {
+  const auto* source = static_cast<const bf16*>(element(from, type, 0));
+  merge_rows(box);
+  for_each_row(box, [&](int64_t offset, int64_t position) {
+    const bf16* line = source + offset;
+    bf16* to = rows + position * pitch;
+    if (box.channel_stride != 1 && (box.stride[2] == 1 || box.extent[2] == 1)) {
+      tiles.transpose_halves(reinterpret_cast<const uint16_t*>(line), box.channel_stride, reinterpret_cast<uint16_t*>(to), pitch,
+                             box.extent[2], box.channels);
+    } else {
+      for (int64_t p = 0; p < box.extent[2]; ++p)
+        for (int64_t c = 0; c < box.channels; ++c) to[p * pitch + c] = line[p * box.stride[2] + c * box.channel_stride];
+    }
+    for (int64_t p = 0; box.channels % 2 && p < box.extent[2]; ++p) to[p * pitch + box.channels] = {0};
+  });
+}
+
+template <class Real>
+void move_box(const Tiles<Real>& tiles, Type type, const void* rows, int64_t pitch, void* to, Box box) {
+  merge_rows(box);
+  const bool lines = box.stride[2] == 1 || box.extent[2] == 1;
+  visit(type, [&](auto scalar) {
+    using Stored = decltype(scalar);
+    for_each_row(box, [&](int64_t offset, int64_t position) {
+      const Stored* source = static_cast<const Stored*>(rows) + position * pitch;
+      Stored* target = static_cast<Stored*>(to) + offset;
+      if constexpr (std::is_same_v<Stored, Real>) {
+        if (lines) return tiles.transpose_rows(source, pitch, target, box.channel_stride, box.channels, box.extent[2]);
+      } else if constexpr (sizeof(Stored) == 2) {
+        if (lines)
+          return tiles.transpose_halves(reinterpret_cast<const uint16_t*>(source), pitch, reinterpret_cast<uint16_t*>(target),
+                                        box.channel_stride, box.channels, box.extent[2]);
+      }
+      for (int64_t p = 0; p < box.extent[2]; ++p)
+        for (int64_t c = 0; c < box.channels; ++c) target[p * box.stride[2] + c * box.channel_stride] = source[p * pitch + c];
     });
   });
 }
@@ -164,26 +207,28 @@ void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64
 }
 
 template <class Real>
-PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width)
+PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width, int64_t terms)
     : tiles_(&tiles),
       type_(type),
       w_(weights),
       width_(width),
+      terms_(terms),
+      depth_(parts_of(w_.depth, terms)),
       tap_count_(w_.taps[0] * w_.taps[1] * w_.taps[2]),
-      tap_pitch_(tap_pitch<Real>(w_.depth, width)) {
+      tap_pitch_(tap_pitch<Real>(depth_, width)) {
   bool dense_taps = true;
   for (int64_t a = kAxes - 1, step = 1; a >= 0; step *= w_.taps[a--])
     dense_taps = dense_taps && (w_.taps[a] == 1 || w_.tap_stride[a] == step);
-  order_ = w_.columns_stride == 1                        ? Order::columns
-           : dense_taps && w_.depth_stride == tap_count_ ? Order::everything
-           : w_.depth_stride == 1                        ? Order::channels_of_a_tap
-           : dense_taps && tap_count_ > 1                ? Order::taps_of_a_channel
-                                                         : Order::scattered;
+  order_ = w_.columns_stride == 1                                       ? Order::columns
+           : terms_ == 1 && dense_taps && w_.depth_stride == tap_count_ ? Order::everything
+           : w_.depth_stride == 1                                       ? Order::channels_of_a_tap
+           : dense_taps && tap_count_ > 1                               ? Order::taps_of_a_channel
+                                                                        : Order::scattered;
   if (order_ == Order::everything)
-    for (int64_t c = 0; c < w_.depth; ++c)
+    for (int64_t c = 0; c < depth_; ++c)
       for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back(k * tap_pitch_ + c * width_);
   if (order_ == Order::channels_of_a_tap)
-    for (int64_t c = 0; c < w_.depth; ++c) offsets_.push_back(c * width_);
+    for (int64_t c = 0; c < depth_; ++c) offsets_.push_back(c * width_);
   if (order_ == Order::taps_of_a_channel)
     for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back(k * tap_pitch_);
 }
@@ -197,6 +242,19 @@ bool PanelPacker<Real>::pack(const void* weights, int64_t first_column, int64_t 
   return finite;
 }
 
+// to[j] = unit j of the run that begins at element `index`, with unit c of the channels.
+template <class Real>
+void PanelPacker<Real>::load_run(const void* weights, int64_t index, int64_t c, int64_t count, Real* to) const {
+  if (terms_ == 1) return tiles_->widen(type_, element(weights, type_, index), to, count);
+  const auto* halves = static_cast<const uint16_t*>(weights) + index;
+  if (order_ == Order::channels_of_a_tap) {  // the channels of all pairs lie side by side
+    to[count - 1] = 0;
+    std::memcpy(to, halves, size_t(std::min(2 * count, w_.depth - 2 * c) * 2));
+  } else {
+    tiles_->pair(halves, 2 * c + 1 < w_.depth ? halves + w_.depth_stride : nullptr, to, count);
+  }
+}
+
 template <class Real>
 void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const {
   const int64_t columns = std::min(width_, w_.columns - first_column);
@@ -208,7 +266,7 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t 
         for (int64_t k2 = 0; k2 < w_.taps[2]; ++k2) f(k++, k0 * w_.tap_stride[0] + k1 * w_.tap_stride[1] + k2 * w_.tap_stride[2]);
   };
   // One vector of columns at a time: each is a run of `count` consecutive elements, whose element j goes to to[offsets[j]].
-  const auto transpose = [&](int64_t source, const int64_t* offsets, int64_t count, Real* to) {
+  const auto transpose = [&](int64_t source, int64_t c, const int64_t* offsets, int64_t count, Real* to) {
     alignas(64) Real stage[kMaxLanes * kStage];
     for (int64_t v = 0; v < width_; v += tiles_->lanes) {
       const int64_t rows = std::clamp<int64_t>(columns - v, 0, tiles_->lanes), first = source + v * w_.columns_stride;
@@ -219,8 +277,10 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t 
       }
       for (int64_t j = 0; j < count; j += kStage) {
         const int64_t part = std::min(kStage, count - j);
+        const bool channels = order_ == Order::channels_of_a_tap;
         for (int64_t i = 0; i < rows; ++i)
-          tiles_->widen(type_, element(from, type_, first + i * w_.columns_stride + j), stage + i * kStage, part);
+          load_run(from, first + i * w_.columns_stride + (channels ? terms_ : 1) * j, c + (channels ? j : 0), part,
+                   stage + i * kStage);
         tiles_->transpose(stage, kStage, int(rows), part, to + v, offsets + j);
       }
     }
@@ -230,22 +290,33 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t 
       return for_each_tap([&](int64_t k, int64_t tap) {
         for (int64_t c = begin; c < end; ++c) {
           Real* to = panel + k * tap_pitch_ + c * width_;
-          tiles_->widen(type_, element(from, type_, tap + c * w_.depth_stride), to, columns);
+          load_run(from, tap + terms_ * c * w_.depth_stride, c, columns, to);
           std::fill(to + columns, to + width_, Real(0));
         }
       });
     case Order::everything:
-      return transpose(begin * tap_count_, offsets_.data() + begin * tap_count_, (end - begin) * tap_count_, panel);
+      return transpose(begin * tap_count_, begin, offsets_.data() + begin * tap_count_, (end - begin) * tap_count_, panel);
     case Order::channels_of_a_tap:
-      return for_each_tap(
-          [&](int64_t k, int64_t tap) { transpose(tap + begin, offsets_.data() + begin, end - begin, panel + k * tap_pitch_); });
+      return for_each_tap([&](int64_t k, int64_t tap) {
+        transpose(tap + terms_ * begin, begin, offsets_.data() + begin, end - begin, panel + k * tap_pitch_);
+      });
     case Order::taps_of_a_channel:
-      for (int64_t c = begin; c < end; ++c) transpose(c * w_.depth_stride, offsets_.data(), tap_count_, panel + c * width_);
+      for (int64_t c = begin; c < end; ++c)
+        transpose(terms_ * c * w_.depth_stride, c, offsets_.data(), tap_count_, panel + c * width_);
       return;
     case Order::scattered:
       return visit(type_, [&](auto scalar) {
         const auto* source = static_cast<const decltype(scalar)*>(from);
         for_each_tap([&](int64_t k, int64_t tap) {
+          if (terms_ > 1) {  // column by column
+            for (int64_t c = begin; c < end; ++c)
+              for (int64_t n = 0; n < width_; ++n) {
+                Real* unit = panel + k * tap_pitch_ + c * width_ + n;
+                *unit = 0;
+                if (n < columns) load_run(from, tap + terms_ * c * w_.depth_stride + n * w_.columns_stride, c, 1, unit);
+              }
+            return;
+          }
           for (int64_t c = begin; c < end; ++c)
             for (int64_t n = 0; n < width_; ++n)
               panel[k * tap_pitch_ + c * width_ + n] =
@@ -255,6 +326,8 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t 
   }
 }
 
+template void move_box(const Tiles<float>&, Type, const void*, int64_t, void*, Box);
+template void move_box(const Tiles<double>&, Type, const void*, int64_t, void*, Box);
 template void load_box<float>(const Tiles<float>&, Type, const void*, Box, float*, int64_t);
 template void load_box<double>(const Tiles<double>&, Type, const void*, Box, double*, int64_t);
 template void store_box<float>(const Tiles<float>&, Type, const float*, int64_t, void*, Box);

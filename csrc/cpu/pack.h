@@ -3,6 +3,7 @@
 #pragma once
 #include <vector>
 
+#include "csrc/core/scalar.h"
 #include "csrc/cpu/tiles.h"
 
 namespace torch_ext::cpu {
@@ -16,13 +17,32 @@ struct Box {
   int64_t positions() const { return extent[0] * extent[1] * extent[2]; }
 };
 
-// rows[(p0*extent1 + p1)*extent2 + p2)*pitch + c] = from[p, c], pitch >= channels.
-template <class Real>
-void load_box(const Tiles<Real>& tiles, Type type, const void* from, Box box, Real* rows, int64_t pitch);
+// What rows of channels and panels of weights consist of: units of one Real, or pairs of bf16 whose products one instruction adds
+// to a float.
+template <class In>
+struct Operand {
+  using Real = In;
+  static constexpr int64_t terms = 1;  // channels of a unit
+};
+template <>
+struct Operand<bf16> {
+  using Real = float;
+  static constexpr int64_t terms = 2;
+};
+
+// rows[(p0*extent1 + p1)*extent2 + p2)*pitch + c] = from[p, c], pitch >= channels; zero up to the end of the last unit.
+template <class In>
+void load_box(const Tiles<typename Operand<In>::Real>& tiles, Type type, const void* from, Box box, In* rows, int64_t pitch);
+template <>
+void load_box(const Tiles<float>& tiles, Type type, const void* from, Box box, bf16* rows, int64_t pitch);
 
 // The inverse, rounding once.
 template <class Real>
 void store_box(const Tiles<Real>& tiles, Type type, const Real* rows, int64_t pitch, void* to, Box box);
+
+// The inverse for rows that hold elements of the tensor's type, which are moved as they are.
+template <class Real>
+void move_box(const Tiles<Real>& tiles, Type type, const void* rows, int64_t pitch, void* to, Box box);
 
 // A line of positions as planes: planes[c*pitch + p] = from[p*position_stride + c*channel_stride] for p < count, c < channels.
 template <class Real>
@@ -49,22 +69,24 @@ int64_t tap_pitch(int64_t depth, int64_t width) {
   return depth * width + (depth * width % kPage ? 0 : kLine);
 }
 
-// panel[k*tap_pitch + c*width + n] = w[c, first_column + n, k] for c in [begin, end), zero where first_column + n >= columns.
+// panel[k*tap_pitch + c*width + n] = unit c of w[., first_column + n, k] for c in [begin, end), zero where first_column + n >=
+// columns. A unit is one channel, or where `terms` is 2 the pair of channels 2c and 2c + 1, zero beyond the last one.
 // The order of packing follows the order of the weights in memory; built once for a plan.
 template <class Real>
 class PanelPacker {
  public:
-  PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width);
+  PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width, int64_t terms = 1);
   // Returns whether all that it packed is finite.
   bool pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const;
 
  private:
   void copy(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const;
+  void load_run(const void* weights, int64_t index, int64_t c, int64_t count, Real* to) const;
 
   const Tiles<Real>* tiles_;
   Type type_;
   WeightsMatrix w_;
-  int64_t width_, tap_count_, tap_pitch_;
+  int64_t width_, terms_, depth_, tap_count_, tap_pitch_;  // depth_: units
   // What is consecutive in memory for a fixed column (or the columns themselves), and where in the panel each element of such a
   // run goes.
   enum class Order { columns, taps_of_a_channel, everything, channels_of_a_tap, scattered } order_;

@@ -29,6 +29,10 @@ struct GatherTile {
   const Real* init;  // width reals
   int64_t columns;
   int64_t next = 0;  // rows to where those of the next tile are, which are asked for in advance; 0: none
+  // Where given, the results are rounded to `type` and stored at narrow[m] + narrow_offset (bytes) instead of `out`.
+  void* const* narrow = nullptr;
+  int64_t narrow_offset = 0;
+  Type type = Type::f32;
 };
 
 // An outer-product tile: out[m*out_pitch + n] (+)= sum over runs r, p < count of a[r][p*a_pitch + m] * b[r][p*b_pitch + n], added
@@ -111,13 +115,17 @@ struct Tiles {
   // stays zero while all that is written to `to` is finite.
   void (*winograd_input)(const Real* const* from, Real* const* to, int64_t count, Real* check);
   void (*winograd_output)(const Real* const* from, Real* const* to, int64_t count);
-  // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns.
+  // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns; the second for any type of 16 bits.
   void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);
+  void (*transpose_halves)(const uint16_t* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch, int64_t rows,
+                           int64_t columns);  // in the tables of float alone
   // to[j*step + r] = from[r*pitch + j] for j*step + r < count, r < step.
   void (*weave)(const Real* from, int64_t pitch, int64_t step, Real* to, int64_t count);
   void (*overlap)(const OverlapLine<Real>&);
   // to[j] = from[2*j] for j < count; reads nothing past the last of them.
   void (*every_other)(const Real* from, Real* to, int64_t count);
+  // to[i] = the pair (even[i], odd[i]), (even[i], 0) where `odd` is null; in tables whose reals are pairs of bf16 alone.
+  void (*pair)(const uint16_t* even, const uint16_t* odd, Real* to, int64_t count);
   // Whether none of the values is an infinity or a NaN.
   bool (*finite)(const Real* values, int64_t count);
   // Contiguous conversion between the stored type (one that computes in Real) and Real.
@@ -128,5 +136,8 @@ struct Tiles {
 // The best tiles for the instruction set.
 template <class Real>
 const Tiles<Real>& tiles(Isa isa);
+
+// Of Isa::avx512_bf16: gather and outer tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
+const Tiles<float>& pair_tiles();
 
 }  // namespace torch_ext::cpu

@@ -12,8 +12,14 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
   // The results' lines come while the sums are made.
+  constexpr int halves = 64 / V::lanes / int64_t(sizeof(Real)) * 2;  // vectors of 16-bit results in a line
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) __builtin_prefetch(t.out[m] + t.out_offset + v * V::lanes, 1);
+    if (sizeof(Real) == 4 && t.narrow) {
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; v += halves)
+        __builtin_prefetch(static_cast<const char*>(t.narrow[m]) + t.narrow_offset + 2 * v * V::lanes, 1);
+    } else {
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) __builtin_prefetch(t.out[m] + t.out_offset + v * V::lanes, 1);
+    }
   for (int64_t tap = 0; tap < t.taps; ++tap) {
     const Real* a[Rows];
     TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) a[m] = t.rows[tap * t.row_pitch + m] + t.first;
@@ -25,7 +31,7 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
       typename V::Reg column[Vectors];
       TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) column[v] = V::load(b + v * V::lanes);
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-        const auto row = V::set(a[m][c]);
+        const auto row = V::broadcast(a[m] + c);
         TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(row, column[v], acc[m][v]);
       }
       b += width;
@@ -34,10 +40,18 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
     Real* to = t.out[m] + t.out_offset;
     const Real* start = t.init ? t.init : to;
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v)
-      V::store(to + v * V::lanes, V::add(V::load(start + v * V::lanes), acc[m][v]));
-    const auto end = V::load_first(start + (Vectors - 1) * V::lanes, last);
-    V::store_first(to + (Vectors - 1) * V::lanes, last, V::add(end, acc[m][Vectors - 1]));
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) acc[m][v] = V::add(V::load(start + v * V::lanes), acc[m][v]);
+    acc[m][Vectors - 1] = V::add(V::load_first(start + (Vectors - 1) * V::lanes, last), acc[m][Vectors - 1]);
+    if constexpr (sizeof(Real) == 4) {
+      if (t.narrow) {
+        char* result = static_cast<char*>(t.narrow[m]) + t.narrow_offset;
+        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v)
+          V::store_narrow(t.type, result + 2 * v * V::lanes, v < Vectors - 1 ? V::lanes : last, acc[m][v]);
+        continue;
+      }
+    }
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) V::store(to + v * V::lanes, acc[m][v]);
+    V::store_first(to + (Vectors - 1) * V::lanes, last, acc[m][Vectors - 1]);
   }
 }
 
@@ -57,7 +71,7 @@ void outer_tile(const OuterTile<typename V::Real>& t) {
       TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) column[v] = V::load(b + v * V::lanes);
       column[Vectors - 1] = V::load_masked(b + (Vectors - 1) * V::lanes, mask);
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-        const auto row = V::set(a[m]);
+        const auto row = V::broadcast(a + m);
         TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(row, column[v], acc[m][v]);
       }
       a += t.a_pitch;
@@ -192,6 +206,34 @@ void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V
   } else {
     for (int64_t j = 0; j < columns; j += V::lanes)
       for (int64_t i = 0; i < rows; i += V::lanes) block(i, j);
+  }
+}
+
+// Pairs of neighbouring rows become rows of 32-bit units, which transpose as floats do: blocks of 2*lanes x 2*lanes.
+template <class V>
+void transpose_halves(const uint16_t* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch, int64_t rows, int64_t columns) {
+  constexpr int side = 2 * V::lanes, block = 4;  // V::pair_low takes the first `block` of each 2*block elements of a row
+  const auto move = [&](int64_t i, int64_t j, int half) {
+    const int64_t height = rows - i, width = columns - j;
+    typename V::Reg r[V::lanes];
+    const auto row = [&](int64_t k) {
+      return k < width ? V::load_halves(from + (j + k) * from_pitch + i, height) : V::zero();
+    };
+    TORCH_EXT_UNROLL for (int l = 0; l < V::lanes; ++l)
+      r[l] = half ? V::pair_high(row(2 * l), row(2 * l + 1)) : V::pair_low(row(2 * l), row(2 * l + 1));
+    V::transpose(r);
+    TORCH_EXT_UNROLL for (int l = 0; l < V::lanes; ++l) {
+      const int64_t k = l / block * 2 * block + half * block + l % block;
+      if (k < height) V::store_halves(to + (i + k) * to_pitch + j, width, r[l]);
+    }
+  };
+  const auto both = [&](int64_t i, int64_t j) { move(i, j, 0), move(i, j, 1); };
+  if (to_pitch > from_pitch) {
+    for (int64_t i = 0; i < rows; i += side)
+      for (int64_t j = 0; j < columns; j += side) both(i, j);
+  } else {
+    for (int64_t j = 0; j < columns; j += side)
+      for (int64_t i = 0; i < rows; i += side) both(i, j);
   }
 }
 
@@ -367,6 +409,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   }(std::make_integer_sequence<int, sizeof...(Dots)>());
   table.transpose = transpose<V>;
   table.transpose_rows = transpose_rows<V>;
+  if constexpr (sizeof(typename V::Real) == 4) table.transpose_halves = transpose_halves<V>;
   table.weave = weave<V>;
   table.overlap = overlap<V>;
   table.scale = scale<V>;

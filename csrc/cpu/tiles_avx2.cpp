@@ -19,6 +19,7 @@ struct F32 {
   static constexpr int lanes = 8;
   static Reg zero() { return _mm256_setzero_ps(); }
   static Reg set(float v) { return _mm256_set1_ps(v); }
+  static Reg broadcast(const float* p) { return set(*p); }
   static Reg load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, Reg v) { _mm256_storeu_ps(p, v); }
   static Mask first(int64_t n) {
@@ -67,9 +68,33 @@ struct F32 {
     const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return type == Type::f16 ? _mm256_cvtph_ps(bits) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
-  static void store_narrow(Type type, uint16_t* p, Reg v) {
+  // The first n lanes, rounded to a type of 16 bits.
+  static void store_narrow(Type type, void* to, int64_t n, Reg v) {
     const __m128i bits = type == Type::f16 ? _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT) : bf16_bits(v);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bits);
+    if (n >= lanes) return _mm_storeu_si128(static_cast<__m128i*>(to), bits);
+    uint16_t tail[lanes];
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(tail), bits);
+    for (int64_t j = 0; j < n; ++j) static_cast<uint16_t*>(to)[j] = tail[j];
+  }
+  // Rows of 16-bit elements, two in a lane.
+  static Reg load_halves(const uint16_t* p, int64_t n) {
+    if (n >= 2 * lanes) return _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    uint16_t tail[2 * lanes] = {};
+    for (int64_t j = 0; j < n; ++j) tail[j] = p[j];
+    return _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(tail)));
+  }
+  static void store_halves(uint16_t* p, int64_t n, Reg v) {
+    if (n >= 2 * lanes) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_castps_si256(v));
+    uint16_t tail[2 * lanes];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(tail), _mm256_castps_si256(v));
+    for (int64_t j = 0; j < n; ++j) p[j] = tail[j];
+  }
+  // a0 b0 a1 b1 ...: of the first and of the second four in each 128 bits.
+  static Reg pair_low(Reg a, Reg b) {
+    return _mm256_castsi256_ps(_mm256_unpacklo_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+  }
+  static Reg pair_high(Reg a, Reg b) {
+    return _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b)));
   }
   static __m128i bf16_bits(Reg v) {
     const __m256i bits = _mm256_castps_si256(v);
@@ -102,12 +127,7 @@ struct F32 {
       return;
     }
     auto* halves = static_cast<uint16_t*>(to);
-    int64_t i = 0;
-    for (; i + lanes <= n; i += lanes) store_narrow(type, halves + i, load(from + i));
-    if (i == n) return;
-    uint16_t tail[lanes];
-    store_narrow(type, tail, load_first(from + i, n - i));
-    for (int64_t j = i; j < n; ++j) halves[j] = tail[j - i];
+    for (int64_t i = 0; i < n; i += lanes) store_narrow(type, halves + i, n - i, load_first(from + i, n - i));
   }
 };
 
@@ -118,6 +138,7 @@ struct F64 {
   static constexpr int lanes = 4;
   static Reg zero() { return _mm256_setzero_pd(); }
   static Reg set(double v) { return _mm256_set1_pd(v); }
+  static Reg broadcast(const double* p) { return set(*p); }
   static Reg load(const double* p) { return _mm256_loadu_pd(p); }
   static void store(double* p, Reg v) { _mm256_storeu_pd(p, v); }
   static Mask first(int64_t n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }

@@ -3,7 +3,9 @@
 
 #if defined(__x86_64__)
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12's own headers leave the unused half of a mask uninitialised
+// GCC 12's own headers leave the unused half of a mask uninitialised.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #include <immintrin.h>
 
@@ -22,6 +24,7 @@ struct F32 {
   static constexpr int lanes = 16;
   static Reg zero() { return _mm512_setzero_ps(); }
   static Reg set(float v) { return _mm512_set1_ps(v); }
+  static Reg broadcast(const float* p) { return set(*p); }
   static Reg load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
   static Mask first(int64_t n) { return n >= lanes ? Mask(0xffff) : Mask((1u << n) - 1); }
@@ -95,9 +98,28 @@ struct F32 {
         store_masked(static_cast<float*>(to) + i, mask, v);
         continue;
       }
-      const __m256i bits = type == Type::f16 ? _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT) : bf16_bits(v);
-      _mm256_mask_storeu_epi16(static_cast<uint16_t*>(to) + i, mask, bits);
+      store_narrow(type, static_cast<uint16_t*>(to) + i, n - i, v);
     }
+  }
+  // The first n lanes, rounded to a type of 16 bits.
+  static void store_narrow(Type type, void* to, int64_t n, Reg v) {
+    const __m256i bits = type == Type::f16 ? _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT) : bf16_bits(v);
+    _mm256_mask_storeu_epi16(to, first(n), bits);
+  }
+  // Rows of 16-bit elements, two in a lane.
+  static __mmask32 first_halves(int64_t n) { return n >= 2 * lanes ? ~__mmask32(0) : (__mmask32(1) << n) - 1; }
+  static Reg load_halves(const uint16_t* p, int64_t n) {
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first_halves(n), p));
+  }
+  static void store_halves(uint16_t* p, int64_t n, Reg v) {
+    _mm512_mask_storeu_epi16(p, first_halves(n), _mm512_castps_si512(v));
+  }
+  // a0 b0 a1 b1 ...: of the first and of the second four in each 128 bits.
+  static Reg pair_low(Reg a, Reg b) {
+    return _mm512_castsi512_ps(_mm512_unpacklo_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
+  static Reg pair_high(Reg a, Reg b) {
+    return _mm512_castsi512_ps(_mm512_unpackhi_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
   static __m256i bf16_bits(Reg v) {
     const __m512i bits = _mm512_castps_si512(v);
@@ -116,6 +138,7 @@ struct F64 {
   static constexpr int lanes = 8;
   static Reg zero() { return _mm512_setzero_pd(); }
   static Reg set(double v) { return _mm512_set1_pd(v); }
+  static Reg broadcast(const double* p) { return set(*p); }
   static Reg load(const double* p) { return _mm512_loadu_pd(p); }
   static void store(double* p, Reg v) { _mm512_storeu_pd(p, v); }
   static Mask first(int64_t n) { return n >= lanes ? Mask(0xff) : Mask((1u << n) - 1); }

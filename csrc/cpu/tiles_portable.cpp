@@ -17,6 +17,7 @@ struct Vec {
   static constexpr int lanes = Lanes;
   static Reg zero() { return Reg{}; }
   static Reg set(T v) { return Reg{} + v; }
+  static Reg broadcast(const T* p) { return set(*p); }
   static Reg load(const T* p) { return *reinterpret_cast<const Reg*>(p); }
   static void store(T* p, Reg v) { *reinterpret_cast<Reg*>(p) = v; }
   static Mask first(int64_t n) { return n < lanes ? n : lanes; }
@@ -72,6 +73,34 @@ struct Vec {
       using Wide = decltype(torch_ext::widen(scalar));
       for (int64_t i = 0; i < n; ++i) torch_ext::narrow(Wide(from[i]), values[i]);
     });
+  }
+  // The first n lanes, rounded to a type of 16 bits.
+  static void store_narrow(Type type, void* to, int64_t n, Reg v) {
+    T values[lanes];
+    store(values, v);
+    narrow(type, values, to, first(n));
+  }
+  // Rows of 16-bit elements, two in a lane.
+  struct Halves {
+    uint16_t value[Lanes * sizeof(T) / 2];
+  };
+  static Reg load_halves(const uint16_t* p, int64_t n) {
+    Halves v{};
+    for (int64_t i = 0; i < n && i < 2 * lanes; ++i) v.value[i] = p[i];
+    return __builtin_bit_cast(Reg, v);
+  }
+  static void store_halves(uint16_t* p, int64_t n, Reg from) {
+    const auto v = __builtin_bit_cast(Halves, from);
+    for (int64_t i = 0; i < n && i < 2 * lanes; ++i) p[i] = v.value[i];
+  }
+  // a0 b0 a1 b1 ...: of the first and of the second four in each 128 bits.
+  static Reg pair_low(Reg a, Reg b) { return pair_from(a, b, 0); }
+  static Reg pair_high(Reg a, Reg b) { return pair_from(a, b, 4); }
+  static Reg pair_from(Reg a, Reg b, int first) {
+    const Halves from[] = {__builtin_bit_cast(Halves, a), __builtin_bit_cast(Halves, b)};
+    Halves v;
+    for (int i = 0; i < 8; ++i) v.value[i] = from[i % 2].value[first + i / 2];
+    return __builtin_bit_cast(Reg, v);
   }
 };
 using F32 = Vec<float, 4>;

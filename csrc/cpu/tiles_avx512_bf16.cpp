@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiles of vdpbf16ps, which adds the products of a pair of bf16 to a float: a real of a row or a panel is such a pair. The
+// instruction rounds after each product and takes numbers below 2^-126 for zero, operands as well as sums.
+#include "csrc/cpu/tiles_isa.h"
+
+#if defined(__x86_64__)
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12's own headers leave the unused half of a mask uninitialised.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")
+
+namespace torch_ext::cpu {
+namespace avx512_bf16 {
+
+struct Pairs {
+  using Real = float;
+  using Reg = __m512;
+  using Mask = __mmask16;
+  static constexpr int lanes = 16;
+  static Reg zero() { return _mm512_setzero_ps(); }
+  static Reg broadcast(const float* p) {
+    int pair;
+    __builtin_memcpy(&pair, p, sizeof pair);  // channels of a tensor: aligned to 2 bytes
+    return _mm512_castsi512_ps(_mm512_set1_epi32(pair));
+  }
+  static Reg load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
+  static Mask first(int64_t n) { return n >= lanes ? Mask(0xffff) : Mask((1u << n) - 1); }
+  static Reg load_masked(const float* p, Mask mask) { return _mm512_maskz_loadu_ps(mask, p); }
+  static Reg load_first(const float* p, int64_t n) { return load_masked(p, first(n)); }
+  static void store_first(float* p, int64_t n, Reg v) { _mm512_mask_storeu_ps(p, first(n), v); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm512_dpbf16_ps(c, bits(a), bits(b)); }
+  static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
+  static void store_narrow(Type, void* to, int64_t n, Reg v) {
+    _mm256_mask_storeu_epi16(to, first(n), __m256i(_mm512_cvtneps_pbh(v)));
+  }
+
+ private:
+  static __m512bh bits(Reg v) { return __m512bh(_mm512_castps_si512(v)); }
+};
+
+#include "csrc/cpu/tiles.inl"
+
+void pair(const uint16_t* even, const uint16_t* odd, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; i += Pairs::lanes) {
+    const auto mask = Pairs::first(count - i);
+    __m512i pairs = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even + i));
+    if (odd)
+      pairs = _mm512_or_si512(pairs, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd + i)), 16));
+    _mm512_mask_storeu_epi32(to + i, mask, pairs);
+  }
+}
+
+bool finite(const float* values, int64_t count) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  __mmask32 bad = 0;
+  for (int64_t i = 0; i < count; i += Pairs::lanes) {
+    const __m512i pairs = _mm512_maskz_loadu_epi32(Pairs::first(count - i), values + i);
+    bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(pairs, exponent), exponent);
+  }
+  return !bad;
+}
+
+constexpr Tiles<float> with_pairs(Tiles<float> table) {
+  fill_tiles<Pairs, 1>(table, std::make_integer_sequence<int, 12>());
+  fill_tiles<Pairs, 2>(table, std::make_integer_sequence<int, 12>());
+  fill_tiles<Pairs, 3>(table, std::make_integer_sequence<int, 8>());
+  fill_tiles<Pairs, 4>(table, std::make_integer_sequence<int, 6>());
+  table.pair = pair;
+  table.finite = finite;
+  return table;
+}
+
+// The time of some rounds of independent sums, enough of them to hide the latency of an instruction in every pipe.
+template <class F>
+double seconds(F f) {
+  constexpr int kSums = 12, kRounds = 500;
+  __m512 sums[kSums];
+  for (__m512& sum : sums) sum = _mm512_setzero_ps();
+  const auto start = std::chrono::steady_clock::now();
+  for (int round = 0; round < kRounds; ++round) {
+    TORCH_EXT_UNROLL for (__m512& sum : sums) sum = f(sum);
+    TORCH_EXT_UNROLL for (__m512& sum : sums) asm volatile("" : "+v"(sum));
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace avx512_bf16
+
+const Tiles<float>& pair_tiles() {
+  static const Tiles<float> table = avx512_bf16::with_pairs(tiles_avx512(float()));
+  return table;
+}
+
+// The fastest of some tries each, in turns: an interruption slows down one of them alone. A pair is two products, so that half
+// the rate of float32 would be even; the tiles pay for it from 3/4 on.
+bool pairs_are_fast() {
+  static const bool fast = detected_isa() >= Isa::avx512_bf16 && [] {
+    const __m512 one = _mm512_set1_ps(1);
+    double floats = 1, pairs = 1;
+    for (int i = 0; i < 8; ++i) {
+      floats = std::min(floats, avx512_bf16::seconds([&](__m512 sum) { return _mm512_fmadd_ps(one, one, sum); }));
+      pairs = std::min(pairs, avx512_bf16::seconds([&](__m512 sum) { return avx512_bf16::Pairs::fma(one, one, sum); }));
+    }
+    return 3 * pairs < 4 * floats;
+  }();
+  return fast;
+}
+
+}  // namespace torch_ext::cpu
+
+#pragma GCC pop_options
+#endif
