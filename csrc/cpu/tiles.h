@@ -124,8 +124,9 @@ struct Tiles {
   void (*overlap)(const OverlapLine<Real>&);
   // to[j] = from[2*j] for j < count; reads nothing past the last of them.
   void (*every_other)(const Real* from, Real* to, int64_t count);
-  // to[i] = the pair (even[i], odd[i]), (even[i], 0) where `odd` is null; in tables whose reals are pairs of bf16 alone.
-  void (*pair)(const uint16_t* even, const uint16_t* odd, Real* to, int64_t count);
+  // to[i] = the pair (even[i], odd[i]), zeros for what is null; in tables whose reals are pairs of bf16 alone. Returns whether all
+  // is finite.
+  bool (*pair)(const uint16_t* even, const uint16_t* odd, Real* to, int64_t count);
   // Whether none of the values is an infinity or a NaN.
   bool (*finite)(const Real* values, int64_t count);
   // Contiguous conversion between the stored type (one that computes in Real) and Real.

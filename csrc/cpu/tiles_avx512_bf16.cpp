@@ -50,14 +50,24 @@ struct Pairs {
 
 #include "csrc/cpu/tiles.inl"
 
-void pair(const uint16_t* even, const uint16_t* odd, float* to, int64_t count) {
-  for (int64_t i = 0; i < count; i += Pairs::lanes) {
-    const auto mask = Pairs::first(count - i);
-    __m512i pairs = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even + i));
-    if (odd)
-      pairs = _mm512_or_si512(pairs, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd + i)), 16));
-    _mm512_mask_storeu_epi32(to + i, mask, pairs);
+bool pair(const uint16_t* even, const uint16_t* odd, float* to, int64_t count) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80),
+                half = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4,
+                                        35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i other_half = _mm512_add_epi16(half, _mm512_set1_epi16(16));
+  __mmask32 bad = 0;
+  for (int64_t i = 0; i < count; i += 2 * Pairs::lanes) {
+    const __mmask32 mask = count - i >= 32 ? ~__mmask32(0) : (__mmask32(1) << (count - i)) - 1;
+    const auto load = [&](const uint16_t* from) {
+      return from ? _mm512_maskz_loadu_epi16(mask, from + i) : _mm512_setzero_si512();
+    };
+    const __m512i a = load(even), b = load(odd);
+    bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(a, exponent), exponent);
+    bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(b, exponent), exponent);
+    _mm512_mask_storeu_epi32(to + i, __mmask16(mask), _mm512_permutex2var_epi16(a, half, b));
+    if (mask >> 16) _mm512_mask_storeu_epi32(to + i + 16, __mmask16(mask >> 16), _mm512_permutex2var_epi16(a, other_half, b));
   }
+  return !bad;
 }
 
 bool finite(const float* values, int64_t count) {

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/rows.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace torch_ext::cpu {
+
+template <class In>
+Rows<In>::Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int64_t extent, int64_t channels, const Region& whole,
+               int64_t step, int64_t gap, std::vector<bool> used)
+    : tiles_(&tiles),
+      type_(type),
+      strides_(strides),
+      extent_(extent),
+      channels_(channels),
+      whole_(whole),
+      step_(step),
+      gap_(gap),
+      used_(std::move(used)),
+      in_place_(std::is_same_v<In, Real> && bytes_of(type) == int64_t(sizeof(Real)) && (strides.channel == 1 || channels == 1)) {}
+
+template <class In>
+void Rows<In>::set_room(int64_t room) {
+  // A pitch that is a multiple of 2 KB would put neighbouring rows into a few sets of the L1 cache.
+  pitch_ = round_up(room, tiles_->lanes);
+  if (pitch_ * int64_t(sizeof(Real)) % 2048 == 0) pitch_ += 64 / int64_t(sizeof(Real));
+}
+
+template <class In>
+int64_t Rows<In>::box_bytes(int64_t samples, const int64_t* lengths) const {
+  return samples * lengths[0] * lengths[1] * parts_of(lengths[2], step_) * pitch_ * int64_t(sizeof(Real));
+}
+
+template <class In>
+int64_t Rows<In>::box_bytes(int64_t samples) const {
+  int64_t lengths[kAxes];
+  for (int a = 0; a < kAxes; ++a) lengths[a] = whole_.end[a] - whole_.begin[a];
+  return box_bytes(samples, lengths);
+}
+
+template <class In>
+auto Rows<In>::view(const void* tensor, int64_t group) const -> RowView<Real> {
+  const Strides& s = strides_;
+  return {static_cast<const Real*>(tensor) + group * channels_ * s.channel, s.outer, {s.axis[0], s.axis[1], s.axis[2]}};
+}
+
+template <class In>
+auto Rows<In>::boxed(const Region& region, Real* box) const -> RowView<Real> {
+  const int64_t line = rows(region, 2) * pitch_, plane = rows(region, 1) * line;
+  RowView<Real> view{box, rows(region, 0) * plane, {plane, line, pitch_}};
+  view.origin -= region.begin[0] * plane + region.begin[1] * line + region.begin[2] / step_ * pitch_;
+  return view;
+}
+
+template <class In>
+auto Rows<In>::load(const void* tensor, int64_t first_channel, int64_t channels, int64_t sample_begin, int64_t sample_end,
+                    const Region& region, Real* box, std::atomic<bool>& finite) const -> RowView<Real> {
+  if (region.empty()) return {};
+  const Strides& s = strides_;
+  RowView<Real> view = boxed(region, box);
+  for (int64_t n = sample_begin; n < sample_end; ++n, box += view.sample) {
+    const int64_t offset = n * s.outer + first_channel * s.channel;
+    if constexpr (std::is_same_v<In, Real>) {
+      Box shape{{}, {s.axis[0], s.axis[1], s.axis[2]}, channels, s.channel};
+      int64_t corner = offset;
+      for (int a = 0; a < kAxes; ++a) {
+        shape.extent[a] = region.end[a] - region.begin[a];
+        corner += region.begin[a] * s.axis[a];
+      }
+      load_box(*tiles_, type_, element(tensor, type_, corner), shape, box, pitch_);
+    } else {
+      for (int64_t p0 = region.begin[0]; p0 < region.end[0]; ++p0)
+        for (int64_t p1 = region.begin[1]; p1 < region.end[1]; ++p1)
+          if (!load_pairs(element(tensor, type_, offset + p0 * s.axis[0] + p1 * s.axis[1]), region.begin[2], rows(region, 2),
+                          channels, box + (p0 - region.begin[0]) * view.axis[0] + (p1 - region.begin[1]) * view.axis[1]))
+            finite = false;
+    }
+  }
+  view.origin -= sample_begin * view.sample;
+  return view;
+}
+
+// `count` rows of pairs, the first of which starts at position `begin` of the line. Returns whether all is finite.
+template <class In>
+bool Rows<In>::load_pairs(const void* line, int64_t begin, int64_t count, int64_t channels, Real* to) const
+    requires(Operand<In>::terms == 2) {
+  const int64_t low = std::max<int64_t>(begin, 0), high = std::min(extent_, begin + (count - 1) * step_ + gap_ + 1);
+  const auto* source = static_cast<const uint16_t*>(line);
+  int64_t source_pitch = strides_.axis[2];
+  if (strides_.channel != 1 && low < high) {
+    thread_local std::vector<uint16_t> stage;
+    source_pitch = round_up(channels, 32);
+    stage.resize(size_t((high - low) * source_pitch));
+    const Box shape{{1, 1, high - low}, {0, 0, strides_.axis[2]}, channels, strides_.channel};
+    load_box(*tiles_, type_, source + low * strides_.axis[2], shape, reinterpret_cast<bf16*>(stage.data()), source_pitch);
+    source = stage.data() - low * source_pitch;
+  }
+  const auto row = [&](int64_t position) {
+    return position >= low && position < high ? source + position * source_pitch : nullptr;
+  };
+  bool finite = true;
+  const int64_t period = int64_t(used_.size());
+  int64_t rest = (begin % period + period) % period;
+  for (int64_t r = 0; r < count; ++r, begin += step_, to += pitch_) {
+    if (used_[size_t(rest)]) finite = tiles_->pair(row(begin), row(begin + gap_), to, channels) && finite;
+    rest = rest + step_ < period ? rest + step_ : (rest + step_) % period;
+  }
+  return finite;
+}
+
+template <class In>
+auto Rows<In>::load_all(const void* tensor, int64_t samples, int64_t groups, int64_t slice_bytes, Real* box,
+                        const Parallel& parallel, std::atomic<bool>& finite) const -> RowView<Real> {
+  if (in_place_) return view(tensor, 0);
+  // Slices of the first long axis.
+  int axis = 0;
+  while (axis < kAxes - 1 && whole_.end[axis] - whole_.begin[axis] == 1) ++axis;
+  const RowView<Real> all = boxed(whole_, box);
+  const int64_t step = axis == kAxes - 1 ? step_ : 1, count = rows(whole_, axis);
+  const int64_t slice = std::clamp<int64_t>(slice_bytes / (all.axis[axis] * int64_t(sizeof(Real))), 1, count);
+  const int64_t slices = parts_of(count, slice);
+  parallel.for_each(samples * slices, [&](int64_t index, int) {
+    const int64_t n = index / slices, first = index % slices * slice;
+    Region region = whole_;
+    region.begin[axis] += first * step;
+    region.end[axis] = std::min(region.begin[axis] + slice * step, region.end[axis]);
+    load(tensor, 0, groups * channels_, n, n + 1, region, box + n * all.sample + first * all.axis[axis], finite);
+  });
+  return all;
+}
+
+template class Rows<float>;
+template class Rows<double>;
+template class Rows<bf16>;
+
+}  // namespace torch_ext::cpu
