@@ -7,6 +7,7 @@
 //   conv_transpose    columns[m] = sum over i of x[m][i] * weights[i], added into y (col2im)
 //   backward_data     x[m][i] = columns[m] . weights[i], with columns taken from y (im2col)
 //   backward_weights  weights[i] = sum over m of x[m][i] * columns[m]
+// Weights of 16 bits are converted a piece at a time, in the L1 cache.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -25,16 +26,31 @@ constexpr int64_t kMinWeights = 16 << 10;                    // below this packi
 constexpr int64_t kMaxLinks = 64 << 10;                      // pairs of a position and a tap
 constexpr int64_t kItems = 64, kTerms = 128;                 // of a sum in a tile, for the accuracy of long sums
 constexpr int64_t kRunBytes = 2048;                          // of a row of weights that an item reads, at least
+constexpr int64_t kRows = 16;                                // of weights at a time
+constexpr int64_t kPiece = 512;                              // elements of a row of weights that are converted at a time
 
 // A contiguous piece of a row of weights, and of a row of columns.
 struct Run {
   int64_t weights, columns, length;
 };
 
-// Position m of x reaches y, without the channel's offset, through a tap.
+// Position m of x reaches position y, both counted through all samples, through a tap.
 struct Link {
   int64_t m, tap, y;
 };
+
+template <class Real>
+Real read(const void* base, Type type, int64_t index) {
+  return visit(type, [&](auto scalar) { return Real(widen(static_cast<const decltype(scalar)*>(base)[index])); });
+}
+
+template <class Real>
+void write(Real value, void* base, Type type, int64_t index) {
+  visit(type, [&](auto scalar) {
+    using Stored = decltype(scalar);
+    narrow(decltype(widen(scalar))(value), static_cast<Stored*>(base)[index]);
+  });
+}
 
 template <class Real>
 class Native final : public Plan {
@@ -49,22 +65,27 @@ class Native final : public Plan {
   std::vector<Run> runs(int64_t first_channel, int64_t last_channel, bool all_taps) const;
   // Of a tap in a row of columns, which has the order of the weights.
   int64_t column(int64_t tap) const { return taps_inside_ ? tap_offset_[size_t(tap)] : tap * p_.geometry.y_channels; }
-  Real* x_of(const Buffers& buffers, int64_t m, int64_t channel) const;
+  int64_t x_of(int64_t m, int64_t channel) const;
+  const Real* weights(const void* w, int64_t index, int64_t rows, int64_t row_pitch, int64_t count, Real* stage) const;
   void conv_transpose(const Buffers& buffers, int64_t group, int64_t part, int thread) const;
   void backward_data(const Buffers& buffers, int64_t group, int64_t part) const;
   void backward_weights(const Buffers& buffers, int64_t group, int64_t part) const;
   void gather_columns(const Buffers& buffers, int64_t group, Real* columns) const;
+  Real sum_exactly(const Buffers& buffers, int64_t m, int64_t i) const;
+  void sum_exactly(const Buffers& buffers, int64_t i, Real* row) const;
   void product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out, int64_t out_pitch,
                int64_t columns, bool add) const;
 
   Problem p_;
   const Tiles<Real>* tiles_;
   int64_t positions_, length_;       // rows of x; elements of a row of weights
+  bool in_place_;                    // weights are of the type that is computed in
   bool taps_inside_;                 // the taps of an output channel lie together, else the channels of a tap
   int64_t part_channels_, parts_;    // of an item: output channels in conv_transpose, else input channels
   std::vector<int64_t> tap_offset_;  // in a row of weights
   std::vector<int64_t> reached_;     // taps with a link
   std::vector<Link> links_;
+  std::vector<int64_t> y_offset_;  // of a position, in elements
   Layout layout_;
   Layout::Part x_part_, columns_part_, thread_columns_part_;
 };
@@ -75,12 +96,13 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
       tiles_(&tiles<Real>(isa)),
       positions_(p_.geometry.batch * p_.geometry.x_positions()),
       length_(p_.geometry.y_channels * p_.geometry.w_positions()),
+      in_place_(bytes_of(p_.type) == int64_t(sizeof(Real))),
       taps_inside_(p_.w.channel != 1) {
   const Geometry& g = p_.geometry;
   link();
   const bool forward = p_.operation == Operation::conv_transpose;
   const int64_t channels = forward ? g.y_channels : g.x_channels, real = sizeof(Real);
-  const int64_t least = forward ? parts_of(kRunBytes, real * (taps_inside_ ? g.w_positions() : 1)) : 1;
+  const int64_t least = forward ? parts_of(kRunBytes, bytes_of(p_.type) * (taps_inside_ ? g.w_positions() : 1)) : 1;
   part_channels_ = std::min(channels, std::max(least, parts_of(channels, kItems)));
   parts_ = parts_of(channels, part_channels_);
   x_part_ = layout_.shared(g.groups * positions_ * g.x_channels * real);
@@ -97,19 +119,24 @@ void Native<Real>::link() {
     const int64_t at[kAxes] = {k / (g.axis[1].w * g.axis[2].w), k / g.axis[2].w % g.axis[1].w, k % g.axis[2].w};
     tap_offset_.push_back(at[0] * p_.w.axis[0] + at[1] * p_.w.axis[1] + at[2] * p_.w.axis[2]);
     for (int64_t m = 0; m < positions_; ++m) {
-      int64_t rest = m, y = 0;
+      int64_t rest = m, y = 0, extent = 1;
       bool inside = true;
-      for (int a = kAxes - 1; a >= 0; --a) {
+      for (int a = kAxes - 1; a >= 0; extent *= g.axis[a--].y) {
         const int64_t o = g.axis[a].reach(rest % g.axis[a].x, at[a]);
         rest /= g.axis[a].x;
         inside = inside && o >= 0 && o < g.axis[a].y;
-        y += o * p_.y.axis[a];
+        y += o * extent;
       }
       if (!inside) continue;
-      links_.push_back({m, k, rest * p_.y.outer + y});
+      links_.push_back({m, k, rest * extent + y});
       reached_[size_t(k)] = true;
     }
   }
+  for (int64_t n = 0; n < g.batch; ++n)
+    for (int64_t o0 = 0; o0 < g.axis[0].y; ++o0)
+      for (int64_t o1 = 0; o1 < g.axis[1].y; ++o1)
+        for (int64_t o2 = 0; o2 < g.axis[2].y; ++o2)
+          y_offset_.push_back(n * p_.y.outer + o0 * p_.y.axis[0] + o1 * p_.y.axis[1] + o2 * p_.y.axis[2]);
 }
 
 // What a row of weights holds of the output channels [first, last): of all taps, or of those that reach a position.
@@ -128,11 +155,20 @@ std::string Native<Real>::describe() const {
 }
 
 template <class Real>
-Real* Native<Real>::x_of(const Buffers& buffers, int64_t m, int64_t channel) const {
+int64_t Native<Real>::x_of(int64_t m, int64_t channel) const {
   const Geometry& g = p_.geometry;
   int64_t at = channel * p_.x.channel;
   for (int a = kAxes - 1; a >= 0; --a) at += m % g.axis[a].x * p_.x.axis[a], m /= g.axis[a].x;
-  return static_cast<Real*>(buffers.x) + at + m * p_.x.outer;
+  return at + m * p_.x.outer;
+}
+
+// `count` elements of each of some rows, from `index` on: in place, row_pitch apart, or converted, `count` apart.
+template <class Real>
+const Real* Native<Real>::weights(const void* w, int64_t index, int64_t rows, int64_t row_pitch, int64_t count,
+                                  Real* stage) const {
+  if (in_place_) return static_cast<const Real*>(w) + index;
+  for (int64_t r = 0; r < rows; ++r) tiles_->widen(p_.type, element(w, p_.type, index + r * row_pitch), stage + r * count, count);
+  return stage;
 }
 
 template <class Real>
@@ -145,7 +181,7 @@ void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   for (int64_t m = 0; p_.operation != Operation::backward_data && m < positions_; ++m)
     for (int64_t i = 0; i < g.groups * g.x_channels; ++i)
       x[by_channel ? i * positions_ + m : (i / g.x_channels * positions_ + m) * g.x_channels + i % g.x_channels] =
-          *x_of(buffers, m, i);
+          read<Real>(buffers.x, p_.type, x_of(m, i));
   if (p_.operation != Operation::conv_transpose)
     parallel.for_each(g.groups, [&](int64_t group, int) {
       gather_columns(buffers, group, layout_.at<Real>(workspace, columns_part_) + group * positions_ * length_);
@@ -184,28 +220,27 @@ void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, int64_t
   const Geometry& g = p_.geometry;
   const int64_t first = part * part_channels_, last = std::min(first + part_channels_, g.y_channels);
   const Real* x = layout_.at<Real>(workspace, x_part_) + group * g.x_channels * positions_;
-  const Real* w = static_cast<const Real*>(buffers.w) + group * g.x_channels * p_.w.outer;
   Real* columns = layout_.at<Real>(layout_.thread(workspace, thread), thread_columns_part_);
   // A few rows of weights at a time, each read as far as the item goes.
-  const auto of_item = runs(first, last, false);
-  constexpr int64_t kRows = 16;
-  for (int64_t i = 0; i < g.x_channels; i += kRows)
-    for (const Run& run : of_item)
-      product(positions_, {x + i * positions_, w + i * p_.w.outer + run.weights, std::min(kRows, g.x_channels - i)}, positions_,
-              p_.w.outer, columns + run.columns, length_, run.length, i > 0);
-  const Real* bias = static_cast<const Real*>(buffers.bias);
-  Real* y = static_cast<Real*>(buffers.y) + group * g.y_channels * p_.y.channel;
-  for (int64_t c = first; c < last; ++c) {
-    const Real start = bias ? bias[group * g.y_channels + c] : Real(0);
-    for (int64_t n = 0; n < g.batch; ++n)
-      for (int64_t o0 = 0; o0 < g.axis[0].y; ++o0)
-        for (int64_t o1 = 0; o1 < g.axis[1].y; ++o1)
-          for (int64_t o2 = 0; o2 < g.axis[2].y; ++o2)
-            y[n * p_.y.outer + c * p_.y.channel + o0 * p_.y.axis[0] + o1 * p_.y.axis[1] + o2 * p_.y.axis[2]] = start;
+  alignas(64) Real stage[kRows * kPiece];
+  for (int64_t i = 0; i < g.x_channels; i += kRows) {
+    const int64_t rows = std::min(kRows, g.x_channels - i), row = (group * g.x_channels + i) * p_.w.outer;
+    for (const Run& run : runs(first, last, false)) {
+      const int64_t piece = in_place_ ? run.length : kPiece;
+      for (int64_t n = 0; n < run.length; n += piece) {
+        const int64_t count = std::min(piece, run.length - n);
+        const Real* w = weights(buffers.w, row + run.weights + n, rows, p_.w.outer, count, stage);
+        product(positions_, {x + i * positions_, w, rows}, positions_, in_place_ ? p_.w.outer : count, columns + run.columns + n,
+                length_, count, i > 0);
+      }
+    }
   }
-  for (const Link& link : links_) {
-    const Real* from = columns + link.m * length_ + column(link.tap);
-    for (int64_t c = first; c < last; ++c) y[c * p_.y.channel + link.y] += from[c * p_.w.channel];
+  thread_local std::vector<Real> line;
+  for (int64_t c = first; c < last; ++c) {
+    const int64_t channel = group * g.y_channels + c;
+    line.assign(y_offset_.size(), buffers.bias ? read<Real>(buffers.bias, p_.type, channel) : Real(0));
+    for (const Link& link : links_) line[size_t(link.y)] += columns[link.m * length_ + column(link.tap) + c * p_.w.channel];
+    for (size_t k = 0; k < line.size(); ++k) write(line[k], buffers.y, p_.type, channel * p_.y.channel + y_offset_[k]);
   }
 }
 
@@ -213,10 +248,10 @@ template <class Real>
 void Native<Real>::gather_columns(const Buffers& buffers, int64_t group, Real* columns) const {
   const Geometry& g = p_.geometry;
   std::fill_n(columns, positions_ * length_, Real(0));
-  const Real* y = static_cast<const Real*>(buffers.y) + group * g.y_channels * p_.y.channel;
   for (const Link& link : links_) {
     Real* to = columns + link.m * length_ + column(link.tap);
-    for (int64_t c = 0; c < g.y_channels; ++c) to[c * p_.w.channel] = y[c * p_.y.channel + link.y];
+    const int64_t from = group * g.y_channels * p_.y.channel + y_offset_[size_t(link.y)];
+    for (int64_t c = 0; c < g.y_channels; ++c) to[c * p_.w.channel] = read<Real>(buffers.y, p_.type, from + c * p_.y.channel);
   }
 }
 
@@ -226,11 +261,11 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, int64_t 
   const int64_t first = part * part_channels_, last = std::min(first + part_channels_, g.x_channels);
   const Real* columns =
       layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), columns_part_) + group * positions_ * length_;
-  const Real* y = static_cast<const Real*>(buffers.y) + group * g.y_channels * p_.y.channel;
   const auto of_row = runs(0, g.y_channels, false);
+  alignas(64) Real stage[kTerms * kMaxLanes];
   const int64_t most = kTerms * tiles_->lanes;
   for (int64_t i = first; i < last; ++i) {
-    const Real* w = static_cast<const Real*>(buffers.w) + (group * g.x_channels + i) * p_.w.outer;
+    const int64_t channel = group * g.x_channels + i;
     for (int64_t m = 0; m < positions_; m += kDotTaps) {
       const int64_t count = std::min<int64_t>(kDotTaps, positions_ - m);
       alignas(64) Real sums[kDotTaps * kMaxLanes] = {};
@@ -238,24 +273,33 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, int64_t 
       for (int64_t t = 0; t < count; ++t) offsets[t] = t * length_;
       for (const Run& run : of_row)
         for (int64_t n = 0; n < run.length; n += most) {
-          const OuterRun<Real> piece{w + run.weights + n, columns + m * length_ + run.columns + n,
-                                     std::min(most, run.length - n)};
+          const int64_t length = std::min(most, run.length - n);
+          const OuterRun<Real> piece{weights(buffers.w, channel * p_.w.outer + run.weights + n, 1, 0, length, stage),
+                                     columns + m * length_ + run.columns + n, length};
           tiles_->dot[1][count]({&piece, 1, 0, 0, offsets, sums, 0});
         }
-      for (int64_t t = 0; t < count; ++t)
-        *x_of(buffers, m + t, group * g.x_channels + i) =
-            std::accumulate(sums + t * tiles_->lanes, sums + (t + 1) * tiles_->lanes, Real(0));
-    }
-    // An infinity or NaN among the weights may have met the zero of a position that does not read it.
-    for (int64_t m = 0; m < positions_; ++m) {
-      Real& sum = *x_of(buffers, m, group * g.x_channels + i);
-      if (std::isfinite(sum)) continue;
-      sum = 0;
-      for (const Link& link : links_)
-        for (int64_t c = 0; link.m == m && c < g.y_channels; ++c)
-          sum += w[c * p_.w.channel + tap_offset_[size_t(link.tap)]] * y[c * p_.y.channel + link.y];
+      for (int64_t t = 0; t < count; ++t) {
+        const Real* lanes = sums + t * tiles_->lanes;
+        Real sum = std::accumulate(lanes, lanes + tiles_->lanes, Real(0));
+        // An infinity or NaN among the weights may have met the zero of a position that does not read it.
+        if (!std::isfinite(sum)) sum = sum_exactly(buffers, m + t, channel);
+        write(sum, buffers.x, p_.type, x_of(m + t, channel));
+      }
     }
   }
+}
+
+// x[m][channel] from what position m reaches and nothing else.
+template <class Real>
+Real Native<Real>::sum_exactly(const Buffers& buffers, int64_t m, int64_t channel) const {
+  const Geometry& g = p_.geometry;
+  const int64_t y = channel / g.x_channels * g.y_channels * p_.y.channel;
+  Real sum = 0;
+  for (const Link& link : links_)
+    for (int64_t c = 0; link.m == m && c < g.y_channels; ++c)
+      sum += read<Real>(buffers.w, p_.type, channel * p_.w.outer + c * p_.w.channel + tap_offset_[size_t(link.tap)]) *
+             read<Real>(buffers.y, p_.type, y + c * p_.y.channel + y_offset_[size_t(link.y)]);
+  return sum;
 }
 
 template <class Real>
@@ -265,21 +309,47 @@ void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, int64
   const int64_t first = part * part_channels_, last = std::min(first + part_channels_, g.x_channels);
   const Real* x = layout_.at<Real>(workspace, x_part_) + group * positions_ * g.x_channels;
   const Real* columns = layout_.at<Real>(workspace, columns_part_) + group * positions_ * length_;
-  Real* w = static_cast<Real*>(buffers.w) + (group * g.x_channels + first) * p_.w.outer;
-  for (const Run& run : runs(0, g.y_channels, true))
-    product(last - first, {x + first, columns + run.columns, positions_}, g.x_channels, length_, w + run.weights, p_.w.outer,
-            run.length, false);
+  const int64_t channel = group * g.x_channels;
+  alignas(64) Real stage[kRows * kPiece];
+  const auto of_row = runs(0, g.y_channels, true);
+  for (int64_t i = first; i < last; i += kRows) {
+    const int64_t rows = std::min(kRows, last - i), row = (channel + i) * p_.w.outer;
+    for (const Run& run : of_row) {
+      const int64_t piece = in_place_ ? run.length : kPiece;
+      for (int64_t n = 0; n < run.length; n += piece) {
+        const int64_t count = std::min(piece, run.length - n);
+        void* w = element(buffers.w, p_.type, row + run.weights + n);
+        product(rows, {x + i, columns + run.columns + n, positions_}, g.x_channels, length_,
+                in_place_ ? static_cast<Real*>(w) : stage, in_place_ ? p_.w.outer : count, count, false);
+        for (int64_t r = 0; !in_place_ && r < rows; ++r)
+          tiles_->narrow(p_.type, stage + r * count, element(w, p_.type, r * p_.w.outer), count);
+      }
+    }
+  }
   // An infinity or NaN in x has met the zeros of taps that do not read it.
-  const Real* y = static_cast<const Real*>(buffers.y) + group * g.y_channels * p_.y.channel;
-  for (int64_t i = first; i < last; ++i, w += p_.w.outer) {
+  thread_local std::vector<Real> sums;
+  for (int64_t i = first; i < last; ++i) {
     bool finite = true;
     for (int64_t m = 0; m < positions_; ++m) finite = finite && std::isfinite(x[m * g.x_channels + i]);
     if (finite) continue;
-    for (const Run& run : runs(0, g.y_channels, true)) std::fill_n(w + run.weights, run.length, Real(0));
-    for (const Link& link : links_)
-      for (int64_t c = 0; c < g.y_channels; ++c)
-        w[c * p_.w.channel + tap_offset_[size_t(link.tap)]] += x[link.m * g.x_channels + i] * y[c * p_.y.channel + link.y];
+    sums.assign(size_t(length_), Real(0));
+    sum_exactly(buffers, channel + i, sums.data());
+    for (const Run& run : of_row)
+      tiles_->narrow(p_.type, sums.data() + run.columns, element(buffers.w, p_.type, (channel + i) * p_.w.outer + run.weights),
+                     run.length);
   }
+}
+
+// A row of weights, in the order of columns, from what each tap connects and nothing else.
+template <class Real>
+void Native<Real>::sum_exactly(const Buffers& buffers, int64_t channel, Real* row) const {
+  const Geometry& g = p_.geometry;
+  const int64_t y = channel / g.x_channels * g.y_channels * p_.y.channel;
+  for (const Link& link : links_)
+    for (int64_t c = 0; c < g.y_channels; ++c)
+      row[column(link.tap) + c * p_.w.channel] +=
+          read<Real>(buffers.x, p_.type, x_of(link.m, channel)) *
+          read<Real>(buffers.y, p_.type, y + c * p_.y.channel + y_offset_[size_t(link.y)]);
 }
 
 // Whether rows of weights are contiguous: all of (channel, taps), or at least the channels of a tap.
@@ -294,7 +364,6 @@ bool contiguous_rows(const Problem& p) {
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
-  if (p.type != Type::f32 && p.type != Type::f64) return nullptr;
   if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || !contiguous_rows(p)) return nullptr;
   const int64_t positions = g.batch * g.x_positions();
   if (positions > kMaxLinks / g.w_positions()) return nullptr;
