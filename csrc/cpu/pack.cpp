@@ -167,7 +167,7 @@ void load_planes(const Tiles<Real>& tiles, Type type, const void* from, int64_t 
     for (int64_t p = 0; p < count; p += kStage)
       for (int64_t c = 0; c < channels; c += tiles.lanes) {
         const int64_t part = std::min(kStage, count - p), width = std::min<int64_t>(tiles.lanes, channels - c);
-        const bool dense = position_stride == width;
+        const bool dense = width == channels && position_stride == channels;
         if (dense) tiles.widen(type, element(from, type, p * width), stage, part * width);
         for (int64_t i = 0; !dense && i < part; ++i)
           tiles.widen(type, element(from, type, (p + i) * position_stride + c), stage + i * width, width);
@@ -195,7 +195,7 @@ void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64
       for (int64_t c = 0; c < channels; c += tiles.lanes) {
         const int64_t part = std::min(kStage, count - p), width = std::min<int64_t>(tiles.lanes, channels - c);
         tiles.transpose_rows(planes + c * pitch + p, pitch, stage, width, part, width);
-        const bool dense = position_stride == width;
+        const bool dense = width == channels && position_stride == channels;
         if (dense) tiles.narrow(type, stage, element(to, type, p * width), part * width);
         for (int64_t i = 0; !dense && i < part; ++i)
           tiles.narrow(type, stage + i * width, element(to, type, (p + i) * position_stride + c), width);
