@@ -64,10 +64,45 @@ DEFINE_LOOP(avx512, 64, 2, sum * a + b)
 DEFINE_LOOP(avx512_bf16, 64, 4, Reg(_mm512_dpbf16_ps(__m512(sum), __m512bh(a), __m512bh(b))))
 #if defined(__clang__)
 #pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,amx-tile,amx-bf16"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,amx-tile,amx-bf16")
+#endif
+// Products of 16 x 32 by 32 x 16, in four registers of sums in turn. The process already has the permission to use them.
+int64_t amx(float* sink) {
+  alignas(64) unsigned char config[64] = {1};
+  for (int r = 0; r < 8; ++r) config[16 + 2 * r] = 64, config[48 + r] = 16;
+  asm volatile("" : : "r"(config) : "memory");  // GCC 12 takes the intrinsic for one that reads 8 bytes
+  _tile_loadconfig(config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
+  for (int64_t round = 0; round < kRounds; ++round) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  alignas(64) float sums[16 * 16];
+  _tile_stored(0, sums, 64);
+  _tile_release();
+  *static_cast<volatile float*>(sink) = sums[0];
+  *sink = 0;
+  return kRounds * 4 * 2 * 16 * 16 * 32;
+}
+#if defined(__clang__)
+#pragma clang attribute pop
 #else
 #pragma GCC pop_options
 #endif
-constexpr int64_t (*kLoops[])(float*) = {portable, avx2, avx512, avx512_bf16};
+constexpr int64_t (*kLoops[])(float*) = {portable, avx2, avx512, avx512_bf16, amx};
 #else
 constexpr int64_t (*kLoops[])(float*) = {portable};
 #endif

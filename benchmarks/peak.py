@@ -15,7 +15,7 @@ import torch
 
 import torch_ext
 
-ISAS = ("portable", "avx2", "avx512", "avx512_bf16")  # numbered as cpu::Isa
+ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")  # numbered as cpu::Isa
 
 
 @functools.cache

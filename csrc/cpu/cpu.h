@@ -12,15 +12,17 @@
 namespace torch_ext::cpu {
 
 // Instruction sets, each containing the ones before it.
-enum class Isa : int32_t { portable, avx2, avx512, avx512_bf16 };
+enum class Isa : int32_t { portable, avx2, avx512, avx512_bf16, amx };
 const char* name_of(Isa isa);
 // The best that this processor has.
 Isa detected_isa();
-// detected_isa(), capped by the environment variable TORCH_EXT_ISA (portable, avx2, avx512, avx512_bf16), read once.
+// detected_isa(), capped by the environment variable TORCH_EXT_ISA (portable, avx2, avx512, avx512_bf16, amx), read once.
 Isa active_isa();
 // Whether products of pairs of bf16 (Isa::avx512_bf16) are faster than float32 multiply-adds here: so on AMD, not on Intel. Tried
 // out once, in some microseconds.
 bool pairs_are_fast();
+// Whether the operating system lends this process the tiles of AMX, and these multiply as they should. Tried out once.
+bool amx_works();
 
 // Threads lent by the caller: calls task(index, thread) for every index in [0, count), each index once, in any order, where
 // thread < threads and no two calls with the same `thread` overlap. Kernels cut work by the problem's shape alone, so which

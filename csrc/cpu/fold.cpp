@@ -46,7 +46,9 @@ class Fold final : public Plan {
   }
   int64_t workspace_bytes() const override { return layout_.bytes(); }
   // The same memory with other strides.
-  std::string packing() const override { return inner_->packing(); }
+  std::string packing() const override {
+    return inner_->packing().empty() ? "" : std::string(inner_->kernel) + ' ' + inner_->packing();
+  }
   int64_t packed_bytes() const override { return inner_->packed_bytes(); }
   void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override {
     inner_->pack(buffers, parallel, packed);
@@ -72,18 +74,10 @@ class Fold final : public Plan {
   Layout::Part inner_part_, bias_part_;
 };
 
-std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  if (!foldable(p)) return nullptr;
-  return std::make_shared<Fold>(p, make_plan(folded(p), isa, request.threads));
-}
-
 }  // namespace
 
-std::shared_ptr<Plan> make_fold_avx512_bf16(const Problem& p, const Request& request) {
-  return p.type == Type::bf16 ? make(p, Isa::avx512_bf16, request) : nullptr;
+std::shared_ptr<Plan> make_fold(const Problem& p, const Request& request) {
+  return foldable(p) ? std::make_shared<Fold>(p, make_plan(folded(p), request.isa, request.threads)) : nullptr;
 }
-std::shared_ptr<Plan> make_fold_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
-std::shared_ptr<Plan> make_fold_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
-std::shared_ptr<Plan> make_fold_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }
 
 }  // namespace torch_ext::cpu

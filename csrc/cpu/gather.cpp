@@ -30,6 +30,7 @@ constexpr int64_t kItems = 64;                // items to aim for, so that any n
 constexpr int64_t kPackBytes = 256 << 10;     // of weights, for one thread at a time
 constexpr int64_t kMaxTerms = 128;            // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kDepthBytes = 32 << 10;     // of a panel that stays in L1 while the tiles of a block pass over it
+constexpr int64_t kLongTerms = 1024;          // where tiles read panels from L2 as fast, and sums are rounded to 16 bits
 
 // Strides of rows of channels: sample, then axes.
 struct RowStrides {
@@ -45,6 +46,7 @@ template <class In>
 class Gather final : public Plan {
  public:
   using Real = typename Operand<In>::Real;  // in which is summed
+  static constexpr int64_t kTerms = Operand<In>::terms;
   Gather(const Problem& problem, const Tiles<Real>& tiles, int threads);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return layout_.bytes(); }
@@ -130,12 +132,11 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
       in_(p_.operation == Operation::conv_transpose ? p_.x : p_.y),
       out_(p_.operation == Operation::conv_transpose ? p_.y : p_.x) {
   const WeightsMatrix matrix = weights_matrix(p_);
-  constexpr int64_t terms = Operand<In>::terms;
   channels_ = matrix.depth;
   columns_ = matrix.columns;
-  depth_ = parts_of(channels_, terms);
+  depth_ = round_up(parts_of(channels_, kTerms), tiles_->depth_step);
   narrow_ = result_bytes() < int64_t(sizeof(Real));
-  in_place_input_ = result_bytes() == int64_t(sizeof(In)) && channels_ % terms == 0 && (in_.channel == 1 || channels_ == 1);
+  in_place_input_ = result_bytes() == int64_t(sizeof(In)) && channels_ == depth_ * kTerms && (in_.channel == 1 || channels_ == 1);
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   ask_for_rows_ = in_place_input_ && taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
 
@@ -145,7 +146,7 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   panels_ = parts_of(total, vectors_);
   width_ = vectors_ * lanes();
   for (int64_t vectors : {vectors_, panel_vectors(panels_ - 1)})
-    packers_.emplace_back(*tiles_, p_.type, matrix, vectors * lanes(), terms);
+    packers_.emplace_back(*tiles_, p_.type, matrix, vectors * lanes(), kTerms, depth_);
 
   choose_blocks();
 
@@ -173,7 +174,7 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   pointers = pointers * (tap_lists + (narrow_ ? 2 : 1) * phases) + tap_lists;
 
   // A pitch that is a multiple of 2 KB would put the rows of a tile into a few sets of the L1 cache.
-  box_pitch_ = round_up(channels_, 64 / int64_t(sizeof(In)));
+  box_pitch_ = round_up(depth_ * kTerms, 64 / int64_t(sizeof(In)));
   if (box_pitch_ * int64_t(sizeof(In)) % 2048 == 0) box_pitch_ += 64 / int64_t(sizeof(In));
 
   const Geometry& g = p_.geometry;
@@ -269,10 +270,12 @@ void Gather<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   // Panels outermost: what threads compute at the same time shares its panels in the outer caches.
   const int64_t blocks = block_count(), slices = parts_of(panels_, panels_per_item_);
   parallel.for_each(g.groups * slices * blocks, [&](int64_t index, int thread) {
+    if (tiles_->enter) tiles_->enter();
     const int64_t slice = index / blocks % slices, group = index / blocks / slices;
     run_block(buffers, block(index % blocks), group,
               {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, packed,
               layout_.thread(workspace, thread));
+    if (tiles_->leave) tiles_->leave();
   });
 }
 
@@ -280,9 +283,9 @@ template <class In>
 std::string Gather<In>::packing() const {
   const Geometry& g = p_.geometry;
   std::string text = "panels of " + std::to_string(width_) +
-                     (Operand<In>::terms == 2 ? " pairs:"
-                      : sizeof(Real) == 4     ? " floats:"
-                                              : " doubles:");
+                     (kTerms == 2         ? " pairs:"
+                      : sizeof(Real) == 4 ? " floats:"
+                                          : " doubles:");
   for (int64_t v : {g.groups, channels_, columns_, g.axis[0].w, g.axis[1].w, g.axis[2].w}) text += ' ' + std::to_string(v);
   return text;
 }
@@ -339,6 +342,8 @@ RowStrides Gather<In>::load_input(const Buffers& buffers, const Block& block, in
   for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
     load_box(*tiles_, p_.type, element(in, p_.type, n * in_.outer + offset), shape, box + (n - block.sample.begin) * rows.sample,
              box_pitch_);
+  for (int64_t p = 0; channels_ < kTerms * depth_ && p < block.sample.size() * shape.positions(); ++p)
+    std::fill(box + p * box_pitch_ + channels_, box + p * box_pitch_ + kTerms * depth_, In{});
   origin -= block.sample.begin * rows.sample;
   for (int a = 0; a < kAxes; ++a) origin -= first[a] * rows.axis[a];
   return rows;
@@ -468,7 +473,8 @@ void Gather<In>::run_phase(const Phase& phase, const Real* panel, int64_t vector
   const Real* tap_panels[kTapsAtOnce];
   const auto pass = [&](int64_t first_tap, int64_t taps, int64_t first, int64_t depth, bool fresh, bool done) {
     for (int64_t t = 0; t < taps; ++t) tap_panels[t] = panel + phase.tap_index[first_tap + t] * pitch;
-    GatherTile<Real> tile{phase.rows + first_tap * phase.positions,
+    GatherTile<Real> tile{0,
+                          phase.rows + first_tap * phase.positions,
                           phase.positions,
                           tap_panels,
                           taps,
@@ -484,7 +490,9 @@ void Gather<In>::run_phase(const Phase& phase, const Real* panel, int64_t vector
                           p_.type};
     const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(phase.positions, tallest);
     for (int64_t i = 0, m = 0; i < count; ++i) {
-      const int64_t rows = (phase.positions - m) / (count - i);  // tiles of even height
+      // Tiles of even height.
+      const int64_t rows = std::min(round_up((phase.positions - m) / (count - i), tiles_->row_step), phase.positions - m);
+      tile.count = int(rows);
       tile.next = ask_for_rows_ && m + 2 * rows <= phase.positions ? rows : 0;
       tiles_->gather[vectors][rows](tile);
       tile.rows += rows;
@@ -495,9 +503,10 @@ void Gather<In>::run_phase(const Phase& phase, const Real* panel, int64_t vector
   };
   if (phase.taps == 0) return pass(0, 0, 0, 0, true, true);
   // A slice of the panel that fits L1 at a time: several taps, or a part of one.
-  const int64_t slice = std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
+  const int64_t slice =
+      tiles_->depth_step > 1 ? kLongTerms : std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
   const int64_t taps_at_once = std::clamp<int64_t>(slice / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
-  const int64_t parts = parts_of(depth_, slice), part = parts_of(depth_, parts);
+  const int64_t parts = parts_of(depth_, slice), part = round_up(parts_of(depth_, parts), tiles_->depth_step);
   for (int64_t tap = 0; tap < phase.taps; tap += taps_at_once)
     for (int64_t c = 0; c < depth_; c += part)
       pass(tap, std::min(taps_at_once, phase.taps - tap), c, std::min(part, depth_ - c), tap == 0 && c == 0,
@@ -513,14 +522,14 @@ void Gather<In>::run_phase_exactly(const Phase& phase, const Real* zeros, const 
   const int64_t sums_offset = narrow_ ? 0 : out_offset;
   for (int64_t i = 0; i < phase.positions; ++i) {
     const auto sum = tiles_->gather[vectors][1];
-    sum({nullptr, 0, nullptr, 0, 0, 0, phase.out + i, sums_offset, bias, columns});
+    sum({1, nullptr, 0, nullptr, 0, 0, 0, phase.out + i, sums_offset, bias, columns});
     for (int64_t t = 0; t < phase.taps; ++t) {
       const Real* const* row = phase.rows + t * phase.positions + i;
       const Real* tap_panel = panel + phase.tap_index[t] * pitch;
-      if (*row != zeros) sum({row, 0, &tap_panel, 1, 0, depth_, phase.out + i, sums_offset, nullptr, columns});
+      if (*row != zeros) sum({1, row, 0, &tap_panel, 1, 0, depth_, phase.out + i, sums_offset, nullptr, columns});
     }
     if (narrow_)
-      sum({nullptr, 0, nullptr, 0, 0, 0, phase.out + i, 0, nullptr, columns, 0, phase.narrow + i, out_offset * result_bytes(),
+      sum({1, nullptr, 0, nullptr, 0, 0, 0, phase.out + i, 0, nullptr, columns, 0, phase.narrow + i, out_offset * result_bytes(),
            p_.type});
   }
 }
@@ -539,10 +548,20 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
 
 }  // namespace
 
+std::shared_ptr<Plan> make_gather_of_pairs(const Problem& p, const Tiles<float>& tiles, int threads) {
+  return accepts(p) && p.type == Type::bf16 ? std::make_shared<Gather<bf16>>(p, tiles, threads) : nullptr;
+}
+
 #if defined(__x86_64__)
+std::shared_ptr<Plan> make_gather_amx(const Problem& p, const Request& request) {
+  // Tiles of 32 channels by 16: fewer are left to others.
+  constexpr int64_t kMinChannels = 12;
+  const WeightsMatrix m = weights_matrix(p);
+  if (!request.by_name && std::min(m.depth, m.columns) < kMinChannels) return nullptr;
+  return make_gather_of_pairs(p, amx_tiles(), request.threads);
+}
 std::shared_ptr<Plan> make_gather_avx512_bf16(const Problem& p, const Request& request) {
-  if (!accepts(p) || p.type != Type::bf16 || !(request.by_name || pairs_are_fast())) return nullptr;
-  return std::make_shared<Gather<bf16>>(p, pair_tiles(), request.threads);
+  return request.by_name || pairs_are_fast() ? make_gather_of_pairs(p, pair_tiles(), request.threads) : nullptr;
 }
 #endif
 std::shared_ptr<Plan> make_gather_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }

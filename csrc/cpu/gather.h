@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "csrc/core/geometry.h"
+#include "csrc/cpu/tiles.h"
 
 namespace torch_ext::cpu {
 
@@ -62,5 +63,8 @@ struct GatherAxis {
       std::erase_if(taps, [&](const Tap& tap) { return tap.delta >= in_extent || (cells - 1) * in_step + tap.delta < 0; });
   }
 };
+
+// The kernel of bf16 with tiles whose reals are pairs; null where it is not for the problem.
+std::shared_ptr<Plan> make_gather_of_pairs(const Problem& problem, const Tiles<float>& tiles, int threads);
 
 }  // namespace torch_ext::cpu

@@ -8,7 +8,7 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx};
 
 }  // namespace
 
@@ -20,6 +20,8 @@ const char* name_of(Isa isa) {
       return "avx512";
     case Isa::avx512_bf16:
       return "avx512_bf16";
+    case Isa::amx:
+      return "amx";
     default:
       return "portable";
   }
@@ -32,7 +34,8 @@ Isa detected_isa() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (!avx512) return Isa::avx2;
-  return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
+  return amx_works() ? Isa::amx : Isa::avx512_bf16;
 #else
   return Isa::portable;
 #endif
@@ -45,7 +48,7 @@ Isa active_isa() {
     if (!cap || !*cap) return best;
     for (Isa isa : kIsas)
       if (!std::strcmp(cap, name_of(isa))) return isa < best ? isa : best;
-    std::fprintf(stderr, "torch_ext: TORCH_EXT_ISA=%s is not one of portable, avx2, avx512, avx512_bf16; using %s\n", cap,
+    std::fprintf(stderr, "torch_ext: TORCH_EXT_ISA=%s is not one of portable, avx2, avx512, avx512_bf16, amx; using %s\n", cap,
                  name_of(best));
     return best;
   }();

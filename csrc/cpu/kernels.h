@@ -6,6 +6,7 @@
 namespace torch_ext::cpu {
 
 struct Request {
+  Isa isa = Isa::portable;  // that the plan may use, at least what kernels.inc says of the kernel
   int threads = 1;
   // Asked for by name: a kernel then takes whatever it can compute, also what another one computes faster.
   bool by_name = false;

@@ -75,7 +75,6 @@ void load_box(const Tiles<typename Operand<Real>::Real>& tiles, Type type, const
   });
 }
 
-// The second form is a pure move.
 template <>
 void load_box(const Tiles<float>& tiles, Type type, const void* from, Box box, bf16* rows, int64_t pitch) {
   const auto* source = static_cast<const bf16*>(element(from, type, 0));
@@ -90,7 +89,6 @@ void load_box(const Tiles<float>& tiles, Type type, const void* from, Box box, b
       for (int64_t p = 0; p < box.extent[2]; ++p)
         for (int64_t c = 0; c < box.channels; ++c) to[p * pitch + c] = line[p * box.stride[2] + c * box.channel_stride];
     }
-    for (int64_t p = 0; box.channels % 2 && p < box.extent[2]; ++p) to[p * pitch + box.channels] = {0};
   });
 }
 
@@ -211,15 +209,16 @@ void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64
 }
 
 template <class Real>
-PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width, int64_t terms)
+PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width, int64_t terms,
+                               int64_t depth)
     : tiles_(&tiles),
       type_(type),
       w_(weights),
       width_(width),
       terms_(terms),
-      depth_(parts_of(w_.depth, terms)),
+      units_(parts_of(w_.depth, terms)),
       tap_count_(w_.taps[0] * w_.taps[1] * w_.taps[2]),
-      tap_pitch_(tap_pitch<Real>(depth_, width)) {
+      tap_pitch_(tap_pitch<Real>(depth, width)) {
   bool dense_taps = true;
   for (int64_t a = kAxes - 1, step = 1; a >= 0; step *= w_.taps[a--])
     dense_taps = dense_taps && (w_.taps[a] == 1 || w_.tap_stride[a] == step);
@@ -229,16 +228,20 @@ PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const Weight
            : dense_taps && tap_count_ > 1                               ? Order::taps_of_a_channel
                                                                         : Order::scattered;
   if (order_ == Order::everything)
-    for (int64_t c = 0; c < depth_; ++c)
+    for (int64_t c = 0; c < units_; ++c)
       for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back(k * tap_pitch_ + c * width_);
   if (order_ == Order::channels_of_a_tap)
-    for (int64_t c = 0; c < depth_; ++c) offsets_.push_back(c * width_);
+    for (int64_t c = 0; c < units_; ++c) offsets_.push_back(c * width_);
   if (order_ == Order::taps_of_a_channel)
     for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back(k * tap_pitch_);
 }
 
 template <class Real>
 bool PanelPacker<Real>::pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const {
+  for (int64_t k = 0; end > units_ && k < tap_count_; ++k)
+    std::fill(panel + k * tap_pitch_ + std::max(begin, units_) * width_, panel + k * tap_pitch_ + end * width_, Real(0));
+  end = std::min(end, units_);
+  if (begin >= end) return true;
   copy(weights, first_column, begin, end, panel);
   bool finite = true;
   for (int64_t k = 0; k < tap_count_; ++k)

@@ -30,7 +30,7 @@ struct Operand<bf16> {
   static constexpr int64_t terms = 2;
 };
 
-// rows[(p0*extent1 + p1)*extent2 + p2)*pitch + c] = from[p, c], pitch >= channels; zero up to the end of the last unit.
+// rows[(p0*extent1 + p1)*extent2 + p2)*pitch + c] = from[p, c], pitch >= channels. The second form is a move.
 template <class In>
 void load_box(const Tiles<typename Operand<In>::Real>& tiles, Type type, const void* from, Box box, In* rows, int64_t pitch);
 template <>
@@ -70,12 +70,13 @@ int64_t tap_pitch(int64_t depth, int64_t width) {
 }
 
 // panel[k*tap_pitch + c*width + n] = unit c of w[., first_column + n, k] for c in [begin, end), zero where first_column + n >=
-// columns. A unit is one channel, or where `terms` is 2 the pair of channels 2c and 2c + 1, zero beyond the last one.
+// columns. A unit is one channel, or where `terms` is 2 the pair of channels 2c and 2c + 1. There are `depth` units, zero beyond
+// the last channel.
 // The order of packing follows the order of the weights in memory; built once for a plan.
 template <class Real>
 class PanelPacker {
  public:
-  PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width, int64_t terms = 1);
+  PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width, int64_t terms, int64_t depth);
   // Returns whether all that it packed is finite.
   bool pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const;
 
@@ -86,7 +87,7 @@ class PanelPacker {
   const Tiles<Real>* tiles_;
   Type type_;
   WeightsMatrix w_;
-  int64_t width_, terms_, depth_, tap_count_, tap_pitch_;  // depth_: units
+  int64_t width_, terms_, units_, tap_count_, tap_pitch_;  // units_: those that hold channels
   // What is consecutive in memory for a fixed column (or the columns themselves), and where in the panel each element of such a
   // run goes.
   enum class Order { columns, taps_of_a_channel, everything, channels_of_a_tap, scattered } order_;

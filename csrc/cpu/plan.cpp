@@ -55,7 +55,7 @@ const char* environment(const char* name) {
 std::shared_ptr<const Plan> make_plan(const Problem& problem, Isa isa, int threads, const char* kernel) {
   for (const Kernel& k : kKernels) {
     if (k.isa > isa || (kernel && std::strcmp(kernel, k.name))) continue;
-    if (auto plan = k.make(problem, {threads, kernel != nullptr})) {
+    if (auto plan = k.make(problem, {isa, threads, kernel != nullptr})) {
       plan->kernel = k.name;
       if (const std::string packing = plan->packing(); !packing.empty()) plan->fingerprint = fingerprint(k.name, packing);
       return plan;

@@ -11,7 +11,7 @@ namespace torch_ext::cpu {
 
 inline constexpr int kMaxLanes = 16;   // of any instruction set
 inline constexpr int kMaxVectors = 4;  // vectors of a tile's row
-inline constexpr int kMaxRows = 12;    // rows of a tile
+inline constexpr int kMaxRows = 32;    // rows of a tile
 
 // Tiles sum from zero and add to init, or to what `out` holds, in the end: the shorter the sums, the smaller their rounding
 // errors, so long ones are made of several calls.
@@ -20,6 +20,7 @@ inline constexpr int kMaxRows = 12;    // rows of a tile
 // for m < rows of the tile and n < columns <= width = vectors * lanes. A null `init` stands for what `out` holds.
 template <class Real>
 struct GatherTile {
+  int count;                // rows of the tile
   const Real* const* rows;  // rows[t * row_pitch + m]
   int64_t row_pitch;
   const Real* const* panels;  // panels[t], width reals for each channel, zero beyond the last column
@@ -101,6 +102,11 @@ struct Tiles {
   int max_vectors;                                                         // vectors of the widest tile
   int max_rows[kMaxVectors + 1];                                           // rows of the tallest tile, by vectors
   void (*gather[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);  // [vectors][rows]
+  int depth_step = 1;                                                      // the depth of gather tiles is a multiple of it
+  int row_step = 1;                                                        // rows up to a multiple of it cost the same
+  // Before and after the gather tiles of a thread, where given.
+  void (*enter)() = nullptr;
+  void (*leave)() = nullptr;
   void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
   int max_wide_rows;
   int max_wide_vectors[kWideRows + 1];                                   // by rows
@@ -124,8 +130,8 @@ struct Tiles {
   void (*overlap)(const OverlapLine<Real>&);
   // to[j] = from[2*j] for j < count; reads nothing past the last of them.
   void (*every_other)(const Real* from, Real* to, int64_t count);
-  // to[i] = the pair (even[i], odd[i]), zeros for what is null; in tables whose reals are pairs of bf16 alone. Returns whether all
-  // is finite.
+  // to[i] = the pair (even[i], odd[i]), zeros for what is null; in tables whose reals are pairs of bf16 alone. Returns whether
+  // all is finite.
   bool (*pair)(const uint16_t* even, const uint16_t* odd, Real* to, int64_t count);
   // Whether none of the values is an infinity or a NaN.
   bool (*finite)(const Real* values, int64_t count);
@@ -138,7 +144,8 @@ struct Tiles {
 template <class Real>
 const Tiles<Real>& tiles(Isa isa);
 
-// Of Isa::avx512_bf16: gather and outer tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
-const Tiles<float>& pair_tiles();
+// Gather and, of Isa::avx512_bf16, outer tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
+const Tiles<float>& pair_tiles();  // Isa::avx512_bf16
+const Tiles<float>& amx_tiles();   // Isa::amx
 
 }  // namespace torch_ext::cpu

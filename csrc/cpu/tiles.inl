@@ -3,23 +3,16 @@
 // region that enables it. Nothing from outside may be called here that is not always inlined: a shared inline function emitted
 // with these instructions could be linked into the path of an older processor.
 
+#include "csrc/cpu/tiles_results.inl"
+
 template <class V, int Vectors, int Rows>
 void gather_tile(const GatherTile<typename V::Real>& t) {
   using Real = typename V::Real;
   constexpr int width = Vectors * V::lanes;
   typename V::Reg acc[Rows][Vectors];
-  const int64_t last = t.columns - (Vectors - 1) * V::lanes;  // valid lanes of the last vector
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
-  // The results' lines come while the sums are made.
-  constexpr int halves = 64 / V::lanes / int64_t(sizeof(Real)) * 2;  // vectors of 16-bit results in a line
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-    if (sizeof(Real) == 4 && t.narrow) {
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; v += halves)
-        __builtin_prefetch(static_cast<const char*>(t.narrow[m]) + t.narrow_offset + 2 * v * V::lanes, 1);
-    } else {
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) __builtin_prefetch(t.out[m] + t.out_offset + v * V::lanes, 1);
-    }
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) prefetch_results<V, Vectors>(t, m);
   for (int64_t tap = 0; tap < t.taps; ++tap) {
     const Real* a[Rows];
     TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) a[m] = t.rows[tap * t.row_pitch + m] + t.first;
@@ -37,22 +30,7 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
       b += width;
     }
   }
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-    Real* to = t.out[m] + t.out_offset;
-    const Real* start = t.init ? t.init : to;
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) acc[m][v] = V::add(V::load(start + v * V::lanes), acc[m][v]);
-    acc[m][Vectors - 1] = V::add(V::load_first(start + (Vectors - 1) * V::lanes, last), acc[m][Vectors - 1]);
-    if constexpr (sizeof(Real) == 4) {
-      if (t.narrow) {
-        char* result = static_cast<char*>(t.narrow[m]) + t.narrow_offset;
-        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v)
-          V::store_narrow(t.type, result + 2 * v * V::lanes, v < Vectors - 1 ? V::lanes : last, acc[m][v]);
-        continue;
-      }
-    }
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) V::store(to + v * V::lanes, acc[m][v]);
-    V::store_first(to + (Vectors - 1) * V::lanes, last, acc[m][Vectors - 1]);
-  }
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) store_results<V, Vectors>(t, m, acc[m]);
 }
 
 template <class V, int Vectors, int Rows>

@@ -143,8 +143,8 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
   width_ = vectors_ * lanes();
   WeightsMatrix matrix{depth_, forward_ ? p_.w.outer : p_.w.channel, columns_, forward_ ? p_.w.channel : p_.w.outer, {}, {}};
   for (int a = 0; a < kAxes; ++a) matrix.taps[a] = g.axis[a].w, matrix.tap_stride[a] = p_.w.axis[a];
-  packers_.emplace_back(*tiles_, p_.type, matrix, width_);
-  packers_.emplace_back(*tiles_, p_.type, matrix, panel_vectors(panels_ - 1) * lanes());
+  packers_.emplace_back(*tiles_, p_.type, matrix, width_, 1, depth_);
+  packers_.emplace_back(*tiles_, p_.type, matrix, panel_vectors(panels_ - 1) * lanes(), 1, depth_);
   pitch_ = round_up(depth_, lanes());
   if (pitch_ % 512 == 0) pitch_ += 16;  // rows 2 KB apart would share a few sets of the L1 cache
   in_place_input_ = in_.channel == 1 || depth_ == 1;
@@ -434,7 +434,7 @@ void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, c
       const float* panel = weights + (phase * points_ + point) * depth_ * width;
       for (int64_t c = 0; c < depth_; c += part) {
         const float* init = phase || c ? nullptr : point == ones ? bias : kNothing;
-        GatherTile<float> tile{rows, 0, &panel, 1, c, std::min(part, depth_ - c), out, 0, init, width};
+        GatherTile<float> tile{0, rows, 0, &panel, 1, c, std::min(part, depth_ - c), out, 0, init, width};
         for (int64_t i = 0, done = 0; i < count; ++i) {
           const int64_t height = (tiles - done) / (count - i);
           tiles_->gather[vectors][height](tile);

@@ -77,7 +77,7 @@ def test_running_the_package_prints_the_configuration_and_checks_itself():
     assert re.search(r"\bok\b|passed|correct", done.stdout.lower()), done.stdout
 
 
-@pytest.mark.parametrize("isa", ("portable", "avx2", "avx512", "avx512_bf16"))
+@pytest.mark.parametrize("isa", ("portable", "avx2", "avx512", "avx512_bf16", "amx"))
 def test_instruction_set_is_capped_by_the_environment(isa):
     done = run(sys.executable, "-m", "torch_ext", TORCH_EXT_ISA=isa)
     assert done.returncode == 0, done.stdout + done.stderr

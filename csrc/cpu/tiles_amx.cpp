@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gather tile of AMX, whose matrix registers multiply 16 x 32 by 32 x 16 bf16 into 16 x 16 floats.
+#include "csrc/cpu/tiles_isa.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12's own headers leave the unused half of a mask uninitialised.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <utility>
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,amx-tile,amx-bf16")
+
+namespace torch_ext::cpu {
+namespace amx {
+
+// The intrinsics take numbers of registers as literals.
+#define FOR_REGISTER(R, call)  \
+  {                            \
+    if constexpr (R == 0)      \
+      call(0);                 \
+    else if constexpr (R == 1) \
+      call(1);                 \
+    else if constexpr (R == 2) \
+      call(2);                 \
+    else if constexpr (R == 3) \
+      call(3);                 \
+    else if constexpr (R == 4) \
+      call(4);                 \
+    else if constexpr (R == 5) \
+      call(5);                 \
+    else if constexpr (R == 6) \
+      call(6);                 \
+    else                       \
+      call(7);                 \
+  }
+
+struct Registers {
+  // All eight of 16 rows of 64 bytes. A thread's configuration is its own, and other libraries have theirs: it is loaded before
+  // and released after some work.
+  static void enter() {
+    alignas(64) struct {
+      uint8_t palette, start_row, reserved[14];
+      uint16_t bytes[16];
+      uint8_t rows[16];
+    } config = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+    static_assert(sizeof(config) == 64);
+    asm volatile("" : : "r"(&config) : "memory");  // GCC 12 takes the intrinsic for one that reads 8 bytes
+    _tile_loadconfig(&config);
+  }
+  static void leave() { _tile_release(); }
+  template <int R>
+  static void zero() {
+#define CALL(r) _tile_zero(r)
+    FOR_REGISTER(R, CALL)
+#undef CALL
+  }
+  template <int R>
+  static void load(const void* from, int64_t stride) {
+#define CALL(r) _tile_loadd(r, from, stride)
+    FOR_REGISTER(R, CALL)
+#undef CALL
+  }
+  template <int R>
+  static void store(void* to, int64_t stride) {
+#define CALL(r) _tile_stored(r, to, stride)
+    FOR_REGISTER(R, CALL)
+#undef CALL
+  }
+  template <int C, int A, int B>
+  static void add_product() {
+    static_assert((A == 4 || A == 5) && (B == 6 || B == 7) && C == 2 * (A - 4) + B - 6);
+    if constexpr (C == 0)
+      _tile_dpbf16ps(0, 4, 6);
+    else if constexpr (C == 1)
+      _tile_dpbf16ps(1, 4, 7);
+    else if constexpr (C == 2)
+      _tile_dpbf16ps(2, 5, 6);
+    else
+      _tile_dpbf16ps(3, 5, 7);
+  }
+};
+#undef FOR_REGISTER
+
+struct Floats {
+  using Real = float;
+  using Reg = __m512;
+  static constexpr int lanes = 16;
+  static __mmask16 first(int64_t n) { return n >= lanes ? __mmask16(0xffff) : __mmask16((1u << n) - 1); }
+  static Reg load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
+  static Reg load_first(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
+  static void store_first(float* p, int64_t n, Reg v) { _mm512_mask_storeu_ps(p, first(n), v); }
+  static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
+  static void store_narrow(Type, void* to, int64_t n, Reg v) {
+    _mm256_mask_storeu_epi16(to, first(n), __m256i(_mm512_cvtneps_pbh(v)));
+  }
+};
+
+#include "csrc/cpu/tiles_results.inl"
+//
+#include "csrc/cpu/tiles_amx.inl"
+
+// Whether a product of small integers is right.
+bool multiplies() {
+  alignas(64) uint16_t a[16 * 32], b[16 * 32];
+  const auto bits = [](int64_t value) {
+    const float wide = float(value);
+    uint32_t word;
+    __builtin_memcpy(&word, &wide, 4);
+    return uint16_t(word >> 16);
+  };
+  const auto of_a = [](int64_t m, int64_t k) { return (3 * m + k) % 7 - 3; };
+  const auto of_b = [](int64_t k, int64_t n) { return (k + 5 * n) % 9 - 4; };
+  for (int64_t i = 0; i < 16; ++i)
+    for (int64_t k = 0; k < 32; ++k) {
+      a[i * 32 + k] = bits(of_a(i, k));
+      b[k / 2 * 32 + 2 * i + k % 2] = bits(of_b(k, i));
+    }
+  alignas(64) float c[16 * 16];
+  Registers::enter();
+  Registers::zero<3>();
+  Registers::load<5>(a, 64);
+  Registers::load<7>(b, 64);
+  Registers::add_product<3, 5, 7>();
+  Registers::store<3>(c, 64);
+  Registers::leave();
+  for (int64_t m = 0; m < 16; ++m)
+    for (int64_t n = 0; n < 16; ++n) {
+      int64_t sum = 0;
+      for (int64_t k = 0; k < 32; ++k) sum += of_a(m, k) * of_b(k, n);
+      if (c[m * 16 + n] != float(sum)) return false;
+    }
+  return true;
+}
+
+}  // namespace amx
+
+const Tiles<float>& amx_tiles() {
+  static const Tiles<float> table = amx::with_amx_tiles<amx::Registers, amx::Floats>(pair_tiles());
+  return table;
+}
+
+bool amx_works() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl: Linux asks for it once a process
+  static const bool works = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+                            syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 && amx::multiplies();
+  return works;
+}
+
+}  // namespace torch_ext::cpu
+
+#pragma GCC pop_options
+#else
+namespace torch_ext::cpu {
+bool amx_works() { return false; }
+const Tiles<float>& amx_tiles() { return tiles_portable(0.f); }  // never asked for
+}  // namespace torch_ext::cpu
+#endif

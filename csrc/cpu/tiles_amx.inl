@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gather tile on matrix registers: `Amx` has eight of 16 rows of 64 bytes, `V` vectors of 16 floats for the results. Included
+// by the processor's own (tiles_amx.cpp) and by the tests', which imitate the registers on any processor.
+
+// Rows of a block of 16 for the matrix register: where they lie if they are evenly spaced, else copies of 64 bytes of each.
+struct AmxRows {
+  static constexpr int64_t kRows = 16, kUnits = 16;  // units: reals of a row of a register
+
+  AmxRows(const float* const* rows, int64_t count, int64_t first) : rows_(rows), count_(count), first_(first) {
+    stride_ = count > 1 ? reinterpret_cast<intptr_t>(rows[1]) - reinterpret_cast<intptr_t>(rows[0]) : 0;
+    even_ = count == kRows;
+    for (int64_t m = 2; m < count; ++m)
+      even_ = even_ && reinterpret_cast<intptr_t>(rows[m]) - reinterpret_cast<intptr_t>(rows[m - 1]) == stride_;
+  }
+  int64_t stride() const { return even_ ? stride_ : 64; }  // in bytes
+  const void* at(int64_t c, float* copy) const {
+    if (even_) return rows_[0] + first_ + c;
+    for (int64_t m = 0; m < count_; ++m) __builtin_memcpy(copy + m * kUnits, rows_[m] + first_ + c, 64);
+    return copy;
+  }
+
+ private:
+  const float* const* rows_;
+  int64_t count_, first_, stride_;
+  bool even_;
+};
+
+// Registers 0 to 3 hold sums [block of rows][vector], 4 and 5 rows, 6 and 7 a panel's columns.
+template <class Amx, class V, int Blocks, int Vectors>
+void amx_gather_tile(const GatherTile<float>& t) {
+  constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits, width = Vectors * V::lanes;
+  static_assert(V::lanes == kUnits && Blocks <= 2 && Vectors <= 2);
+  for (int m = 0; m < t.count; ++m) prefetch_results<V, Vectors>(t, m);
+  Amx::template zero<0>();
+  if (Vectors > 1) Amx::template zero<1>();
+  if (Blocks > 1) Amx::template zero<2>();
+  if (Blocks > 1 && Vectors > 1) Amx::template zero<3>();
+  alignas(64) float copies[Blocks][kRows * kUnits] = {};  // rows beyond the tile stay zero
+  for (int64_t tap = 0; tap < t.taps; ++tap) {
+    const float* const* rows = t.rows + tap * t.row_pitch;
+    const AmxRows low(rows, Blocks > 1 ? kRows : t.count, t.first), high(rows + kRows, Blocks > 1 ? t.count - kRows : 0, t.first);
+    const float* b = t.panels[tap] + t.first * width;
+    for (int64_t c = 0; c < t.depth; c += kUnits, b += kUnits * width) {
+      Amx::template load<4>(low.at(c, copies[0]), low.stride());
+      Amx::template load<6>(b, width * 4);
+      Amx::template add_product<0, 4, 6>();
+      if constexpr (Vectors > 1) {
+        Amx::template load<7>(b + kUnits, width * 4);
+        Amx::template add_product<1, 4, 7>();
+      }
+      if constexpr (Blocks > 1) {
+        Amx::template load<5>(high.at(c, copies[Blocks - 1]), high.stride());
+        Amx::template add_product<2, 5, 6>();
+      }
+      if constexpr (Blocks > 1 && Vectors > 1) Amx::template add_product<3, 5, 7>();
+    }
+  }
+  alignas(64) float sums[Blocks * kRows * width];
+  Amx::template store<0>(sums, width * 4);
+  if constexpr (Vectors > 1) Amx::template store<1>(sums + kUnits, width * 4);
+  if constexpr (Blocks > 1) Amx::template store<2>(sums + kRows * width, width * 4);
+  if constexpr (Blocks > 1 && Vectors > 1) Amx::template store<3>(sums + kRows * width + kUnits, width * 4);
+  for (int m = 0; m < t.count; ++m) {
+    typename V::Reg row[Vectors];
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) row[v] = V::load(sums + m * width + v * V::lanes);
+    store_results<V, Vectors>(t, m, row);
+  }
+}
+
+// Replaces the gather tiles of a table with vectors of 16 floats.
+template <class Amx, class V>
+Tiles<float> with_amx_tiles(Tiles<float> table) {
+  table.max_vectors = 2;
+  for (int rows = 1; rows <= kMaxRows; ++rows) {
+    table.gather[1][rows] = rows > 16 ? amx_gather_tile<Amx, V, 2, 1> : amx_gather_tile<Amx, V, 1, 1>;
+    table.gather[2][rows] = rows > 16 ? amx_gather_tile<Amx, V, 2, 2> : amx_gather_tile<Amx, V, 1, 2>;
+  }
+  table.max_rows[1] = table.max_rows[2] = kMaxRows;
+  table.depth_step = table.row_step = 16;
+  table.enter = Amx::enter;
+  table.leave = Amx::leave;
+  return table;
+}

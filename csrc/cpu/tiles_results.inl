@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a gather tile does with its results, for vectors `V`. Included as tiles.inl is.
+
+// Asks for the lines of the results of a row, so that they come while the sums are made.
+template <class V, int Vectors>
+inline __attribute__((always_inline)) void prefetch_results(const GatherTile<typename V::Real>& t, int m) {
+  using Real = typename V::Real;
+  constexpr int in_line = 64 / V::lanes / 2;  // vectors of 16-bit results in a line
+  if (sizeof(Real) == 4 && t.narrow) {
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; v += in_line)
+      __builtin_prefetch(static_cast<const char*>(t.narrow[m]) + t.narrow_offset + 2 * v * V::lanes, 1);
+  } else {
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) __builtin_prefetch(t.out[m] + t.out_offset + v * V::lanes, 1);
+  }
+}
+
+// Adds a row of sums to what it starts from, and stores it.
+template <class V, int Vectors>
+inline __attribute__((always_inline)) void store_results(const GatherTile<typename V::Real>& t, int m, typename V::Reg* sums) {
+  using Real = typename V::Real;
+  const int64_t last = t.columns - (Vectors - 1) * V::lanes;  // valid lanes of the last vector
+  Real* to = t.out[m] + t.out_offset;
+  const Real* start = t.init ? t.init : to;
+  TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) sums[v] = V::add(V::load(start + v * V::lanes), sums[v]);
+  sums[Vectors - 1] = V::add(V::load_first(start + (Vectors - 1) * V::lanes, last), sums[Vectors - 1]);
+  if constexpr (sizeof(Real) == 4) {
+    if (t.narrow) {
+      char* result = static_cast<char*>(t.narrow[m]) + t.narrow_offset;
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v)
+        V::store_narrow(t.type, result + 2 * v * V::lanes, v < Vectors - 1 ? V::lanes : last, sums[v]);
+      return;
+    }
+  }
+  TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) V::store(to + v * V::lanes, sums[v]);
+  V::store_first(to + (Vectors - 1) * V::lanes, last, sums[Vectors - 1]);
+}
