@@ -10,11 +10,12 @@
 // Where products of pairs of bf16 are fast, a row holds pairs of positions, i and i+1 along the innermost axis of x, and what
 // they meet in y: o and o+stride, for every o. Halves of pairs that lie outside are zero, so that tensors that hold an infinity
 // or a NaN are left to the other form.
+#include "csrc/cpu/outer.h"
+
 #include <algorithm>
 #include <atomic>
 #include <vector>
 
-#include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/rows.h"
@@ -36,7 +37,7 @@ constexpr int64_t kStoreBytes = 128 << 10;
 template <class Real>
 struct Runs {
   std::vector<OuterRun<Real>> list;
-  int64_t a_pitch, b_pitch;
+  int64_t a_pitch, b_pitch, a_step;
 };
 
 // Samples, and positions of x.
@@ -109,13 +110,14 @@ Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, std::shared_p
     : p_(problem),
       tiles_(&tiles),
       exact_(std::move(exact)),
-      x_(tiles, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, whole_x(p_), kTerms, kTerms - 1),
-      y_(tiles, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, reach(whole_x(p_)), 1,
+      x_(tiles, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, whole_x(p_), tiles.a_by_channel, kTerms,
+         kTerms - 1),
+      y_(tiles, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, reach(whole_x(p_)), false, 1,
          (kTerms - 1) * p_.geometry.axis[2].stride, kTerms > 1 ? met_by_pairs(p_.geometry.axis[2]) : std::vector{true}) {
   const Geometry& g = p_.geometry;
   // Lanes go along the wider side; where both fill a vector, along the one that is contiguous in the result.
   const bool x_narrow = g.x_channels < lanes(), y_narrow = g.y_channels < lanes();
-  swapped_ = x_narrow == y_narrow ? p_.w.outer == 1 && g.x_channels > 1 : y_narrow;
+  swapped_ = !tiles.a_by_channel && (x_narrow == y_narrow ? p_.w.outer == 1 && g.x_channels > 1 : y_narrow);
   m_ = swapped_ ? g.y_channels : g.x_channels;
   n_ = swapped_ ? g.x_channels : g.y_channels;
   const int64_t total = parts_of(n_, lanes());
@@ -244,7 +246,9 @@ bool Outer<In>::sum_all(const Buffers& buffers, const Parallel& parallel, Real* 
   std::atomic<bool> finite{true};
   if (parts_) {
     parallel.for_each(parts_ * groups, [&](int64_t index, int thread) {
+      if (tiles_->enter) tiles_->enter();
       sum_part(buffers, index / groups, index % groups, layout_.thread(workspace, thread), sums + index * group_sums(), finite);
+      if (tiles_->leave) tiles_->leave();
     });
     return finite;
   }
@@ -259,10 +263,12 @@ bool Outer<In>::sum_all(const Buffers& buffers, const Parallel& parallel, Real* 
     const int64_t slice = index % slices, panel = index / slices % panels_, tap = index / slices / panels_ % taps();
     const int64_t group = index / slices / panels_ / taps();
     RowView<Real> x_of_group = x, y_of_group = y;
-    x_of_group.origin += group * x_.group_stride();
-    y_of_group.origin += group * y_.group_stride();
+    x_of_group.origin += group * p_.geometry.x_channels * x.channel;
+    y_of_group.origin += group * p_.geometry.y_channels * y.channel;
+    if (tiles_->enter) tiles_->enter();
     sum_unit(x_of_group, y_of_group, tap, slice * unit_rows_, std::min((slice + 1) * unit_rows_, m_), panel,
              sums + group * group_sums());
+    if (tiles_->leave) tiles_->leave();
   });
   return true;
 }
@@ -324,6 +330,7 @@ void Outer<In>::runs_of(const Chunk& c, const int64_t* tap, const RowView<Real>&
   runs.list.clear();
   runs.a_pitch = x.axis[2];
   runs.b_pitch = y.axis[2] * axis[2].stride * kTerms;
+  runs.a_step = tiles_->a_by_channel ? x.channel : 1;
   if (swapped_) std::swap(runs.a_pitch, runs.b_pitch);
   int64_t begin[kAxes], end[kAxes];
   for (int a = 0; a < kAxes; ++a) {  // 0 <= i*stride + shift < y
@@ -350,9 +357,10 @@ void Outer<In>::sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int6
   const int64_t vectors = parts_of(columns, lanes()), tallest = tiles_->max_rows[vectors];
   const int64_t count = parts_of(m_end - m_begin, tallest);
   for (int64_t i = 0, m = m_begin; i < count; ++i) {
-    const int64_t rows = (m_end - m) / (count - i);  // tiles of even height
-    tiles_->outer[vectors][rows]({runs.list.data(), int64_t(runs.list.size()), m, first, runs.a_pitch, runs.b_pitch,
-                                  sums + m * pitch_ + first, pitch_, columns});
+    // Tiles of even height.
+    const int64_t rows = std::min(round_up((m_end - m) / (count - i), tiles_->row_step), m_end - m);
+    tiles_->outer[vectors][rows]({runs.list.data(), int64_t(runs.list.size()), m * runs.a_step, first, runs.a_pitch, runs.b_pitch,
+                                  sums + m * pitch_ + first, pitch_, columns, true, int(rows), runs.a_step});
     m += rows;
   }
 }
@@ -400,11 +408,20 @@ bool pairs_pay(const Axis& axis) {
 
 }  // namespace
 
+std::shared_ptr<Plan> make_outer_of_pairs(const Problem& p, const Tiles<float>& tiles, const Request& request) {
+  if (!accepts(p) || p.type != Type::bf16 || !pairs_pay(p.geometry.axis[kAxes - 1])) return nullptr;
+  return std::make_shared<Outer<bf16>>(p, tiles, make(p, std::min(request.isa, Isa::avx512), request), request.threads);
+}
+
 #if defined(__x86_64__)
+std::shared_ptr<Plan> make_outer_amx(const Problem& p, const Request& request) {
+  // Tiles of 16 channels by 16 by 32 positions of a line: where less than a quarter would be used, others are faster.
+  const Geometry& g = p.geometry;
+  if (!request.by_name && (std::min(g.x_channels, g.y_channels) < 12 || g.axis[kAxes - 1].x < 8)) return nullptr;
+  return make_outer_of_pairs(p, amx_tiles(), request);
+}
 std::shared_ptr<Plan> make_outer_avx512_bf16(const Problem& p, const Request& request) {
-  const Axis& axis = p.geometry.axis[kAxes - 1];
-  if (!accepts(p) || p.type != Type::bf16 || !pairs_pay(axis) || !(request.by_name || pairs_are_fast())) return nullptr;
-  return std::make_shared<Outer<bf16>>(p, pair_tiles(), make_outer_avx512(p, request), request.threads);
+  return request.by_name || pairs_are_fast() ? make_outer_of_pairs(p, pair_tiles(), request) : nullptr;
 }
 #endif
 std::shared_ptr<Plan> make_outer_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }

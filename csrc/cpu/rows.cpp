@@ -10,13 +10,14 @@ namespace torch_ext::cpu {
 
 template <class In>
 Rows<In>::Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int64_t extent, int64_t channels, const Region& whole,
-               int64_t step, int64_t gap, std::vector<bool> used)
+               bool by_channel, int64_t step, int64_t gap, std::vector<bool> used)
     : tiles_(&tiles),
       type_(type),
       strides_(strides),
       extent_(extent),
       channels_(channels),
       whole_(whole),
+      by_channel_(by_channel),
       step_(step),
       gap_(gap),
       used_(std::move(used)),
@@ -24,6 +25,10 @@ Rows<In>::Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int6
 
 template <class In>
 void Rows<In>::set_room(int64_t room) {
+  if (by_channel_) {
+    pitch_ = round_up(room, 16) + 16;
+    return;
+  }
   // A pitch that is a multiple of 2 KB would put neighbouring rows into a few sets of the L1 cache.
   pitch_ = round_up(room, tiles_->lanes);
   if (pitch_ * int64_t(sizeof(Real)) % 2048 == 0) pitch_ += 64 / int64_t(sizeof(Real));
@@ -31,7 +36,9 @@ void Rows<In>::set_room(int64_t room) {
 
 template <class In>
 int64_t Rows<In>::box_bytes(int64_t samples, const int64_t* lengths) const {
-  return samples * lengths[0] * lengths[1] * parts_of(lengths[2], step_) * pitch_ * int64_t(sizeof(Real));
+  // A tile may read a whole vector of the last row.
+  const int64_t rows = parts_of(lengths[2], step_), slack = kMaxLanes * int64_t(sizeof(Real));
+  return slack + samples * lengths[0] * lengths[1] * (by_channel_ ? line_pitch(rows) : rows) * pitch_ * int64_t(sizeof(Real));
 }
 
 template <class In>
@@ -44,14 +51,16 @@ int64_t Rows<In>::box_bytes(int64_t samples) const {
 template <class In>
 auto Rows<In>::view(const void* tensor, int64_t group) const -> RowView<Real> {
   const Strides& s = strides_;
-  return {static_cast<const Real*>(tensor) + group * channels_ * s.channel, s.outer, {s.axis[0], s.axis[1], s.axis[2]}};
+  return {
+      static_cast<const Real*>(tensor) + group * channels_ * s.channel, s.outer, {s.axis[0], s.axis[1], s.axis[2]}, s.channel};
 }
 
 template <class In>
 auto Rows<In>::boxed(const Region& region, Real* box) const -> RowView<Real> {
-  const int64_t line = rows(region, 2) * pitch_, plane = rows(region, 1) * line;
-  RowView<Real> view{box, rows(region, 0) * plane, {plane, line, pitch_}};
-  view.origin -= region.begin[0] * plane + region.begin[1] * line + region.begin[2] / step_ * pitch_;
+  const int64_t count = rows(region, 2), row = by_channel_ ? 1 : pitch_, channel = by_channel_ ? line_pitch(count) : 1;
+  const int64_t line = pitch_ * (by_channel_ ? channel : count), plane = rows(region, 1) * line;
+  RowView<Real> view{box, rows(region, 0) * plane, {plane, line, row}, channel};
+  view.origin -= region.begin[0] * plane + region.begin[1] * line + region.begin[2] / step_ * row;
   return view;
 }
 
@@ -73,10 +82,13 @@ auto Rows<In>::load(const void* tensor, int64_t first_channel, int64_t channels,
       load_box(*tiles_, type_, element(tensor, type_, corner), shape, box, pitch_);
     } else {
       for (int64_t p0 = region.begin[0]; p0 < region.end[0]; ++p0)
-        for (int64_t p1 = region.begin[1]; p1 < region.end[1]; ++p1)
-          if (!load_pairs(element(tensor, type_, offset + p0 * s.axis[0] + p1 * s.axis[1]), region.begin[2], rows(region, 2),
-                          channels, box + (p0 - region.begin[0]) * view.axis[0] + (p1 - region.begin[1]) * view.axis[1]))
+        for (int64_t p1 = region.begin[1]; p1 < region.end[1]; ++p1) {
+          const void* line = element(tensor, type_, offset + p0 * s.axis[0] + p1 * s.axis[1]);
+          Real* to = box + (p0 - region.begin[0]) * view.axis[0] + (p1 - region.begin[1]) * view.axis[1];
+          if (!(by_channel_ ? load_by_channel(line, region.begin[2], region.end[2], channels, view.channel, to)
+                            : load_pairs(line, region.begin[2], rows(region, 2), channels, to)))
             finite = false;
+        }
     }
   }
   view.origin -= sample_begin * view.sample;
@@ -111,6 +123,24 @@ bool Rows<In>::load_pairs(const void* line, int64_t begin, int64_t count, int64_
   return finite;
 }
 
+// The positions [begin, end) of a line, all inside it, and zeros up to the end of the room for them and for 16 more channels.
+template <class In>
+bool Rows<In>::load_by_channel(const void* line, int64_t begin, int64_t end, int64_t channels, int64_t line_pitch, Real* to) const
+    requires(Operand<In>::terms == 2) {
+  const int64_t step = strides_.axis[2], count = end - begin, pitch = 2 * line_pitch;
+  const auto* source = static_cast<const uint16_t*>(line) + begin * step;
+  auto* halves = reinterpret_cast<uint16_t*>(to);
+  if (strides_.channel == 1 && channels > 1) {
+    tiles_->transpose_halves(source, step, halves, pitch, channels, count);
+  } else {
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t p = 0; p < count; ++p) halves[c * pitch + p] = source[c * strides_.channel + p * step];
+  }
+  for (int64_t c = 0; c < channels; ++c) std::fill(halves + c * pitch + count, halves + (c + 1) * pitch, uint16_t(0));
+  std::fill(to + channels * line_pitch, to + std::min(channels + 16, pitch_) * line_pitch, Real(0));
+  return tiles_->finite(to, channels * line_pitch);
+}
+
 template <class In>
 auto Rows<In>::load_all(const void* tensor, int64_t samples, int64_t groups, int64_t slice_bytes, Real* box,
                         const Parallel& parallel, std::atomic<bool>& finite) const -> RowView<Real> {
@@ -120,7 +150,8 @@ auto Rows<In>::load_all(const void* tensor, int64_t samples, int64_t groups, int
   while (axis < kAxes - 1 && whole_.end[axis] - whole_.begin[axis] == 1) ++axis;
   const RowView<Real> all = boxed(whole_, box);
   const int64_t step = axis == kAxes - 1 ? step_ : 1, count = rows(whole_, axis);
-  const int64_t slice = std::clamp<int64_t>(slice_bytes / (all.axis[axis] * int64_t(sizeof(Real))), 1, count);
+  int64_t slice = std::clamp<int64_t>(slice_bytes / (all.axis[axis] * int64_t(sizeof(Real))), 1, count);
+  if (by_channel_ && axis == kAxes - 1) slice = count;  // the lines of channels are whole
   const int64_t slices = parts_of(count, slice);
   parallel.for_each(samples * slices, [&](int64_t index, int) {
     const int64_t n = index / slices, first = index % slices * slice;

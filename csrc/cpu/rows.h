@@ -14,7 +14,7 @@ namespace torch_ext::cpu {
 template <class Real>
 struct RowView {
   const Real* origin;
-  int64_t sample, axis[kAxes];
+  int64_t sample, axis[kAxes], channel;
 };
 
 // Positions [begin, end) of each axis.
@@ -32,9 +32,10 @@ class Rows {
   // `whole` is all that is ever read of a sample. Where rows are pairs it may reach beyond the `extent` of the tensor along the
   // innermost axis, where there are zeros; row r begins at position r*step, and its second position is `gap` further on. Of those
   // rows only the ones are read that begin at a position whose remainder is in `used`. `room` is for how many channels of the
-  // tensor's, which has groups of `channels`, a row of a box has room.
+  // tensor's, which has groups of `channels`, a row of a box has room. With `by_channel` the pairs of a line lie side by side in
+  // a box, those of each channel in turn, with 16 zeros behind them.
   Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int64_t extent, int64_t channels, const Region& whole,
-       int64_t step = 1, int64_t gap = 0, std::vector<bool> used = {true});
+       bool by_channel, int64_t step, int64_t gap, std::vector<bool> used = {true});
   void set_room(int64_t room);
 
   bool in_place() const { return in_place_; }
@@ -44,8 +45,6 @@ class Rows {
 
   // One group in the tensor itself.
   RowView<Real> view(const void* tensor, int64_t group) const;
-  // From one group to the next, of a view or of a box of all of them.
-  int64_t group_stride() const { return channels_ * (in_place_ ? strides_.channel : 1); }
   // Brings a region, which begins where a row does, of some samples and channels to the box. `finite` becomes false where rows
   // are pairs and one of them holds an infinity or a NaN.
   RowView<Real> load(const void* tensor, int64_t first_channel, int64_t channels, int64_t sample_begin, int64_t sample_end,
@@ -58,9 +57,13 @@ class Rows {
   int64_t rows(const Region& region, int axis) const {
     return parts_of(region.end[axis] - region.begin[axis], axis == kAxes - 1 ? step_ : 1);
   }
+  static int64_t line_pitch(int64_t pairs) { return round_up(pairs, 16) + 16; }
   // Strides of a box of the region.
   RowView<Real> boxed(const Region& region, Real* box) const;
   bool load_pairs(const void* line, int64_t begin, int64_t count, int64_t channels, Real* to) const
+      requires(Operand<In>::terms == 2);
+
+  bool load_by_channel(const void* line, int64_t begin, int64_t end, int64_t channels, int64_t line_pitch, Real* to) const
       requires(Operand<In>::terms == 2);
 
   const Tiles<Real>* tiles_;
@@ -68,6 +71,7 @@ class Rows {
   Strides strides_;
   int64_t extent_, channels_;
   Region whole_;
+  bool by_channel_;
   int64_t step_, gap_;
   std::vector<bool> used_;
   int64_t pitch_ = 0;

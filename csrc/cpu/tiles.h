@@ -50,6 +50,10 @@ struct OuterTile {
   Real* out;
   int64_t out_pitch, columns;
   bool add = true;
+  int rows = 0;  // of the tile
+  // Of tables with `a_by_channel` alone, where a_pitch is 1: from a[m] to a[m + 1], up to 16 of which are read beyond the tile's
+  // rows, and up to 16 of a run's elements beyond its count; there is nothing but finite values.
+  int64_t a_step = 1;
 };
 
 // A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over t < taps, c <
@@ -102,12 +106,13 @@ struct Tiles {
   int max_vectors;                                                         // vectors of the widest tile
   int max_rows[kMaxVectors + 1];                                           // rows of the tallest tile, by vectors
   void (*gather[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);  // [vectors][rows]
-  int depth_step = 1;                                                      // the depth of gather tiles is a multiple of it
-  int row_step = 1;                                                        // rows up to a multiple of it cost the same
-  // Before and after the gather tiles of a thread, where given.
+  void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
+  bool a_by_channel = false;  // how outer tiles read `a`
+  int depth_step = 1;         // the depth of gather tiles is a multiple of it
+  int row_step = 1;           // rows up to a multiple of it cost the same
+  // Before and after the gather or outer tiles of a thread, where given.
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;
-  void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
   int max_wide_rows;
   int max_wide_vectors[kWideRows + 1];                                   // by rows
   void (*wide[kWideRows + 1][kWideVectors + 1])(const WideTile<Real>&);  // [rows][vectors]
@@ -144,7 +149,7 @@ struct Tiles {
 template <class Real>
 const Tiles<Real>& tiles(Isa isa);
 
-// Gather and, of Isa::avx512_bf16, outer tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
+// Gather and outer tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
 const Tiles<float>& pair_tiles();  // Isa::avx512_bf16
 const Tiles<float>& amx_tiles();   // Isa::amx
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gather tile on matrix registers: `Amx` has eight of 16 rows of 64 bytes, `V` vectors of 16 floats for the results. Included
+// The gather and outer tiles on matrix registers: `Amx` has eight of 16 rows of 64 bytes, `V` vectors of 16 floats for the results. Included
 // by the processor's own (tiles_amx.cpp) and by the tests', which imitate the registers on any processor.
 
 // Rows of a block of 16 for the matrix register: where they lie if they are evenly spaced, else copies of 64 bytes of each.
@@ -24,6 +24,16 @@ struct AmxRows {
   int64_t count_, first_, stride_;
   bool even_;
 };
+
+// From registers 0 to 3 to [row][column].
+template <class Amx, int Blocks, int Vectors>
+inline void store_sums(float* sums) {
+  constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits, width = Vectors * kUnits;
+  Amx::template store<0>(sums, width * 4);
+  if constexpr (Vectors > 1) Amx::template store<1>(sums + kUnits, width * 4);
+  if constexpr (Blocks > 1) Amx::template store<2>(sums + kRows * width, width * 4);
+  if constexpr (Blocks > 1 && Vectors > 1) Amx::template store<3>(sums + kRows * width + kUnits, width * 4);
+}
 
 // Registers 0 to 3 hold sums [block of rows][vector], 4 and 5 rows, 6 and 7 a panel's columns.
 template <class Amx, class V, int Blocks, int Vectors>
@@ -56,10 +66,7 @@ void amx_gather_tile(const GatherTile<float>& t) {
     }
   }
   alignas(64) float sums[Blocks * kRows * width];
-  Amx::template store<0>(sums, width * 4);
-  if constexpr (Vectors > 1) Amx::template store<1>(sums + kUnits, width * 4);
-  if constexpr (Blocks > 1) Amx::template store<2>(sums + kRows * width, width * 4);
-  if constexpr (Blocks > 1 && Vectors > 1) Amx::template store<3>(sums + kRows * width + kUnits, width * 4);
+  store_sums<Amx, Blocks, Vectors>(sums);
   for (int m = 0; m < t.count; ++m) {
     typename V::Reg row[Vectors];
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) row[v] = V::load(sums + m * width + v * V::lanes);
@@ -67,16 +74,66 @@ void amx_gather_tile(const GatherTile<float>& t) {
   }
 }
 
-// Replaces the gather tiles of a table with vectors of 16 floats.
+// Registers as above: 0 to 3 sums, 4 and 5 channels of a, 6 and 7 rows of b.
+template <class Amx, class V, int Blocks, int Vectors>
+void amx_outer_tile(const OuterTile<float>& t) {
+  constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits, width = Vectors * V::lanes;
+  Amx::template zero<0>();
+  if (Vectors > 1) Amx::template zero<1>();
+  if (Blocks > 1) Amx::template zero<2>();
+  if (Blocks > 1 && Vectors > 1) Amx::template zero<3>();
+  for (int64_t r = 0; r < t.run_count; ++r) {
+    const float* a = t.runs[r].a + t.a_offset;
+    const float* b = t.runs[r].b + t.b_offset;
+    for (int64_t left = t.runs[r].count; left > 0; left -= kRows, a += kUnits, b += kRows * t.b_pitch) {
+      alignas(64) float copy[kRows * width];
+      const float* rows = b;
+      int64_t pitch = t.b_pitch;
+      if (left < kRows) {  // zeros beyond the run
+        for (int64_t p = 0; p < kRows; ++p) {
+          if (p < left) __builtin_memcpy(copy + p * width, b + p * t.b_pitch, width * 4);
+          else __builtin_memset(copy + p * width, 0, width * 4);
+        }
+        rows = copy, pitch = width;
+      }
+      Amx::template load<4>(a, t.a_step * 4);
+      Amx::template load<6>(rows, pitch * 4);
+      Amx::template add_product<0, 4, 6>();
+      if constexpr (Vectors > 1) {
+        Amx::template load<7>(rows + kUnits, pitch * 4);
+        Amx::template add_product<1, 4, 7>();
+      }
+      if constexpr (Blocks > 1) {
+        Amx::template load<5>(a + kRows * t.a_step, t.a_step * 4);
+        Amx::template add_product<2, 5, 6>();
+      }
+      if constexpr (Blocks > 1 && Vectors > 1) Amx::template add_product<3, 5, 7>();
+    }
+  }
+  alignas(64) float sums[Blocks * kRows * width];
+  store_sums<Amx, Blocks, Vectors>(sums);
+  for (int m = 0; m < t.rows; ++m)
+    for (int v = 0; v < Vectors; ++v) {
+      float* to = t.out + m * t.out_pitch + v * V::lanes;
+      const int64_t columns = t.columns - v * V::lanes;
+      const auto sum = V::load(sums + m * width + v * V::lanes);
+      V::store_first(to, columns, t.add ? V::add(sum, V::load_first(to, columns)) : sum);
+    }
+}
+
+// Replaces the gather and outer tiles of a table with vectors of 16 floats.
 template <class Amx, class V>
 Tiles<float> with_amx_tiles(Tiles<float> table) {
   table.max_vectors = 2;
   for (int rows = 1; rows <= kMaxRows; ++rows) {
     table.gather[1][rows] = rows > 16 ? amx_gather_tile<Amx, V, 2, 1> : amx_gather_tile<Amx, V, 1, 1>;
     table.gather[2][rows] = rows > 16 ? amx_gather_tile<Amx, V, 2, 2> : amx_gather_tile<Amx, V, 1, 2>;
+    table.outer[1][rows] = rows > 16 ? amx_outer_tile<Amx, V, 2, 1> : amx_outer_tile<Amx, V, 1, 1>;
+    table.outer[2][rows] = rows > 16 ? amx_outer_tile<Amx, V, 2, 2> : amx_outer_tile<Amx, V, 1, 2>;
   }
   table.max_rows[1] = table.max_rows[2] = kMaxRows;
   table.depth_step = table.row_step = 16;
+  table.a_by_channel = true;
   table.enter = Amx::enter;
   table.leave = Amx::leave;
   return table;

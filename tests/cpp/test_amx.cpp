@@ -10,6 +10,7 @@
 #include "csrc/core/formula.h"
 #include "csrc/core/scalar.h"
 #include "csrc/cpu/gather.h"
+#include "csrc/cpu/outer.h"
 #include "csrc/cpu/tiles_isa.h"
 #include "tests/cpp/harness.h"
 
@@ -128,7 +129,9 @@ int compute(const std::vector<Case>& cases, Operation operation, size_t layouts)
     for (size_t l = 0; l < layouts; ++l) {
       const bool bias = operation == Operation::conv_transpose && (k + l) % 2;
       const Problem p = make_problem(c, operation, Type::bf16, kLayouts[l], bias);
-      const auto plan = cpu::make_gather_of_pairs(p, tiles(), 3);
+      const auto plan = operation == Operation::backward_weights
+                            ? cpu::make_outer_of_pairs(p, tiles(), {cpu::Isa::portable, 3, true})
+                            : cpu::make_gather_of_pairs(p, tiles(), 3);
       if (!plan) continue;
       ++computed;
       const std::vector<double> exact = formula<double>(c.geometry, operation, data, bias);
@@ -149,7 +152,7 @@ TEST_P(AmxKernel, ComputesIntegersExactly) { EXPECT_GT(compute(small_cases(), Ge
 // Several steps of depth, several tiles, both full and not.
 TEST_P(AmxKernel, ComputesLayersOfModelsExactly) { EXPECT_GT(compute(reduced_cases(), GetParam(), 2), 20); }
 
-INSTANTIATE_TEST_SUITE_P(All, AmxKernel, testing::Values(Operation::conv_transpose, Operation::backward_data),
+INSTANTIATE_TEST_SUITE_P(All, AmxKernel, testing::ValuesIn(kOperations),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
