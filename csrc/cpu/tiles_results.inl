@@ -26,8 +26,16 @@ inline __attribute__((always_inline)) void store_results(const GatherTile<typena
   if constexpr (sizeof(Real) == 4) {
     if (t.narrow) {
       char* result = static_cast<char*>(t.narrow[m]) + t.narrow_offset;
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v)
-        V::store_narrow(t.type, result + 2 * v * V::lanes, v < Vectors - 1 ? V::lanes : last, sums[v]);
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; v += 2) {
+        if constexpr (requires { V::store_two_narrow(result, sums[0], sums[0]); })
+          if (v + 2 < Vectors || (v + 2 == Vectors && last == V::lanes)) {
+            V::store_two_narrow(result + 2 * v * V::lanes, sums[v], sums[v + 1]);
+            continue;
+          }
+        V::store_narrow(t.type, result + 2 * v * V::lanes, v + 1 < Vectors ? V::lanes : last, sums[v]);
+        if (v + 1 < Vectors)
+          V::store_narrow(t.type, result + 2 * (v + 1) * V::lanes, v + 2 < Vectors ? V::lanes : last, sums[v + 1]);
+      }
       return;
     }
   }
