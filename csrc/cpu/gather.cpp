@@ -13,6 +13,7 @@
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
+#include "csrc/cpu/phases.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 
@@ -32,16 +33,6 @@ constexpr int64_t kMaxTerms = 128;            // that a tile sums at a time, for
 constexpr int64_t kDepthBytes = 32 << 10;     // of a panel that stays in L1 while the tiles of a block pass over it
 constexpr int64_t kLongTerms = 1024;          // where tiles read panels from L2 as fast, and sums are rounded to 16 bits
 
-// Strides of rows of channels: sample, then axes.
-struct RowStrides {
-  int64_t sample, axis[kAxes];
-};
-
-struct Range {
-  int64_t begin, end;
-  int64_t size() const { return end - begin; }
-};
-
 template <class In>
 class Gather final : public Plan {
  public:
@@ -56,35 +47,21 @@ class Gather final : public Plan {
   void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override;
 
  private:
-  struct Block {
-    Range sample, cell[kAxes];
-  };
   // The packed weights.
   struct Panels {
     const Real* data;
     bool finite;
   };
-  // The positions of one phase in a block, and the taps that reach any of them.
-  struct Phase {
-    int64_t positions, taps;
-    const Real** rows;   // [tap][position]
-    int64_t* tap_index;  // kernel position of each tap
-    Real** out;          // [position]
-    void** narrow;       // [position], where results are of 16 bits; then `out` are sums
-  };
-
   void choose_blocks();
   int64_t block_count() const;
-  Block block(int64_t index) const;
+  CellBlock block(int64_t index) const;
   bool pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const;
-  void run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, const Panels& packed,
+  void run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const Panels& packed,
                  std::byte* scratch) const;
-  RowStrides load_input(const Buffers& buffers, const Block& block, int64_t group, In* box, const In*& origin) const;
-  void point(const Block& block, const In* origin, const RowStrides& in, std::byte* out_origin, const RowStrides& out,
-             const Real* zeros, Real* sums, std::byte* memory, std::vector<Phase>& phases) const;
-  void run_phase(const Phase& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
+  RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box) const;
+  void run_phase(const Phase<Real>& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                  const Real* bias) const;
-  void run_phase_exactly(const Phase& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
+  void run_phase_exactly(const Phase<Real>& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
                          int64_t out_offset, const Real* bias) const;
 
   int64_t panel_vectors(int64_t panel) const { return std::min(vectors_, parts_of(columns_ - panel * width_, lanes())); }
@@ -162,16 +139,8 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
     out_box *= block_cells_[a] * axis_[a].out_step;
     pointers *= block_cells_[a];
   }
-  // Every position of a phase has a pointer for each of its taps and one to its result; each tap of a phase has its index.
-  int64_t phases = 1, tap_lists = 1;
-  for (const GatherAxis& axis : axis_) {
-    int64_t taps_of_axis = 0;
-    for (const auto& list : axis.phases) taps_of_axis += int64_t(list.size());
-    tap_lists *= taps_of_axis;
-    phases *= axis.out_step;
-  }
   const int64_t sums = narrow_ ? pointers * width_ : 0;
-  pointers = pointers * (tap_lists + (narrow_ ? 2 : 1) * phases) + tap_lists;
+  pointers = BlockRows<Real>::pointers(axis_, pointers, narrow_);
 
   // A pitch that is a multiple of 2 KB would put the rows of a tile into a few sets of the L1 cache.
   box_pitch_ = round_up(depth_ * kTerms, 64 / int64_t(sizeof(In)));
@@ -228,8 +197,8 @@ int64_t Gather<In>::block_count() const {
 }
 
 template <class In>
-typename Gather<In>::Block Gather<In>::block(int64_t index) const {
-  Block b;
+CellBlock Gather<In>::block(int64_t index) const {
+  CellBlock b;
   for (int a = kAxes - 1; a >= 0; --a) {
     const int64_t parts = parts_of(axis_[a].cells, block_cells_[a]), part = index % parts;
     b.cell[a] = {part * block_cells_[a], std::min((part + 1) * block_cells_[a], axis_[a].cells)};
@@ -318,13 +287,13 @@ bool Gather<In>::pack_panels(const Buffers& buffers, const Parallel& parallel, R
 
 // Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought.
 template <class In>
-RowStrides Gather<In>::load_input(const Buffers& buffers, const Block& block, int64_t group, In* box, const In*& origin) const {
+RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box) const {
   const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
-  const int64_t start = group * channels_ * in_.channel;
-  if (in_place_input_) {
-    origin = static_cast<const In*>(in) + start;
-    return {in_.outer, {in_.axis[0], in_.axis[1], in_.axis[2]}};
-  }
+  const int64_t start = group * channels_ * in_.channel, size = sizeof(In);
+  if (in_place_input_)
+    return {static_cast<const std::byte*>(element(in, p_.type, start)),
+            in_.outer * size,
+            {in_.axis[0] * size, in_.axis[1] * size, in_.axis[2] * size}};
   Box shape{{}, {in_.axis[0], in_.axis[1], in_.axis[2]}, channels_, in_.channel};
   int64_t offset = start, first[kAxes];
   bool empty = false;
@@ -335,98 +304,32 @@ RowStrides Gather<In>::load_input(const Buffers& buffers, const Block& block, in
     shape.extent[a] = last - first[a] + 1;
     offset += first[a] * in_.axis[a];
   }
-  origin = box;
   if (empty) return {};
-  RowStrides rows{shape.positions() * box_pitch_,
-                  {shape.extent[1] * shape.extent[2] * box_pitch_, shape.extent[2] * box_pitch_, box_pitch_}};
+  const int64_t sample = shape.positions() * box_pitch_, row = box_pitch_ * size;
   for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
-    load_box(*tiles_, p_.type, element(in, p_.type, n * in_.outer + offset), shape, box + (n - block.sample.begin) * rows.sample,
+    load_box(*tiles_, p_.type, element(in, p_.type, n * in_.outer + offset), shape, box + (n - block.sample.begin) * sample,
              box_pitch_);
   for (int64_t p = 0; channels_ < kTerms * depth_ && p < block.sample.size() * shape.positions(); ++p)
     std::fill(box + p * box_pitch_ + channels_, box + p * box_pitch_ + kTerms * depth_, In{});
-  origin -= block.sample.begin * rows.sample;
-  for (int a = 0; a < kAxes; ++a) origin -= first[a] * rows.axis[a];
+  RowsAt<const std::byte> rows{reinterpret_cast<const std::byte*>(box),
+                               sample * size,
+                               {shape.extent[1] * shape.extent[2] * row, shape.extent[2] * row, row}};
+  rows.origin = rows.at(-block.sample.begin, -first[0], -first[1], -first[2]);
   return rows;
 }
 
-// Fills in the pointers of every phase of the block. `origin` and `out_origin` are where sample 0, position 0 would lie.
 template <class In>
-void Gather<In>::point(const Block& block, const In* origin, const RowStrides& in, std::byte* out_origin, const RowStrides& out,
-                       const Real* zeros, Real* sums, std::byte* memory, std::vector<Phase>& phases) const {
-  const Real** next_row = reinterpret_cast<const Real**>(memory);
-  phases.clear();
-  for (int64_t r0 = 0; r0 < axis_[0].out_step; ++r0)
-    for (int64_t r1 = 0; r1 < axis_[1].out_step; ++r1)
-      for (int64_t r2 = 0; r2 < axis_[2].out_step; ++r2) {
-        const int64_t r[kAxes] = {r0, r1, r2};
-        Range cell[kAxes];
-        Phase phase{block.sample.size(), 0, nullptr, nullptr, nullptr, nullptr};
-        for (int a = 0; a < kAxes; ++a) {
-          const int64_t end = (axis_[a].out_extent - r[a] + axis_[a].out_step - 1) / axis_[a].out_step;
-          cell[a] = {block.cell[a].begin, std::min(block.cell[a].end, end)};
-          phase.positions *= std::max<int64_t>(cell[a].size(), 0);
-        }
-        if (phase.positions == 0) continue;
-        void** results = reinterpret_cast<void**>(const_cast<Real**>(next_row));
-        void** to = results;
-        for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
-          for (int64_t j0 = cell[0].begin; j0 < cell[0].end; ++j0)
-            for (int64_t j1 = cell[1].begin; j1 < cell[1].end; ++j1)
-              for (int64_t j2 = cell[2].begin; j2 < cell[2].end; ++j2)
-                *to++ = out_origin + result_bytes() * (n * out.sample + (j0 * axis_[0].out_step + r0) * out.axis[0] +
-                                                       (j1 * axis_[1].out_step + r1) * out.axis[1] +
-                                                       (j2 * axis_[2].out_step + r2) * out.axis[2]);
-        next_row += phase.positions;
-        phase.out = reinterpret_cast<Real**>(results);
-        if (narrow_) {
-          phase.narrow = results;
-          phase.out = const_cast<Real**>(next_row);
-          for (int64_t i = 0; i < phase.positions; ++i) *next_row++ = sums + i * width_;
-        }
-        phase.tap_index = reinterpret_cast<int64_t*>(next_row);
-        next_row += axis_[0].phases[r0].size() * axis_[1].phases[r1].size() * axis_[2].phases[r2].size();
-        phase.rows = next_row;
-        for (const Tap& t0 : axis_[0].phases[r0])
-          for (const Tap& t1 : axis_[1].phases[r1])
-            for (const Tap& t2 : axis_[2].phases[r2]) {
-              const Real** row = next_row;
-              bool used = false;
-              for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
-                for (int64_t j0 = cell[0].begin; j0 < cell[0].end; ++j0)
-                  for (int64_t j1 = cell[1].begin; j1 < cell[1].end; ++j1) {
-                    const int64_t i0 = j0 * axis_[0].in_step + t0.delta, i1 = j1 * axis_[1].in_step + t1.delta;
-                    const bool inside = i0 >= 0 && i0 < axis_[0].in_extent && i1 >= 0 && i1 < axis_[1].in_extent;
-                    const In* line = origin + n * in.sample + i0 * in.axis[0] + i1 * in.axis[1];
-                    for (int64_t j2 = cell[2].begin; j2 < cell[2].end; ++j2) {
-                      const int64_t i2 = j2 * axis_[2].in_step + t2.delta;
-                      const bool valid = inside && i2 >= 0 && i2 < axis_[2].in_extent;
-                      used = used || valid;
-                      *row++ = valid ? reinterpret_cast<const Real*>(line + i2 * in.axis[2]) : zeros;
-                    }
-                  }
-              if (!used) continue;  // the next tap takes this one's place
-              const Axis *b = &p_.geometry.axis[1], *c = &p_.geometry.axis[2];
-              phase.tap_index[phase.taps++] = (t0.k * b->w + t1.k) * c->w + t2.k;
-              next_row = row;
-            }
-        phases.push_back(phase);
-      }
-}
-
-template <class In>
-void Gather<In>::run_block(const Buffers& buffers, const Block& block, int64_t group, Range panels, const Panels& packed,
+void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const Panels& packed,
                            std::byte* scratch) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
-  const In* origin;
-  const RowStrides in = load_input(buffers, block, group, layout_.at<In>(scratch, in_box_part_), origin);
-
   void* result = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
-  const int64_t result_start = group * columns_ * out_.channel;
+  int64_t corner = group * columns_ * out_.channel;
+  const int64_t size = result_bytes();
   std::byte* out_box = layout_.at<std::byte>(scratch, out_box_part_);
-  std::byte* out_origin = static_cast<std::byte*>(result) + result_start * result_bytes();
-  RowStrides out{out_.outer, {out_.axis[0], out_.axis[1], out_.axis[2]}};
+  RowsAt<std::byte> out{static_cast<std::byte*>(result) + corner * size,
+                        out_.outer * size,
+                        {out_.axis[0] * size, out_.axis[1] * size, out_.axis[2] * size}};
   Box shape{{}, {out_.axis[0], out_.axis[1], out_.axis[2]}, 0, out_.channel};
-  int64_t corner = result_start;
   if (!in_place_output_) {
     int64_t first[kAxes];
     for (int a = 0; a < kAxes; ++a) {
@@ -434,15 +337,21 @@ void Gather<In>::run_block(const Buffers& buffers, const Block& block, int64_t g
       shape.extent[a] = std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent) - first[a];
       corner += first[a] * out_.axis[a];
     }
-    out = {shape.positions() * width_, {shape.extent[1] * shape.extent[2] * width_, shape.extent[2] * width_, width_}};
-    out_origin = out_box - block.sample.begin * out.sample * result_bytes();
-    for (int a = 0; a < kAxes; ++a) out_origin -= first[a] * out.axis[a] * result_bytes();
+    const int64_t row = width_ * size;
+    out = {out_box, shape.positions() * row, {shape.extent[1] * shape.extent[2] * row, shape.extent[2] * row, row}};
+    out.origin = out.at(-block.sample.begin, -first[0], -first[1], -first[2]);
   }
 
-  thread_local std::vector<Phase> phases;
+  thread_local std::vector<Phase<Real>> phases;
   const Real* zeros = layout_.at<Real>(workspace, zeros_part_);
-  point(block, origin, in, out_origin, out, zeros, layout_.at<Real>(scratch, sums_part_),
-        layout_.at<std::byte>(scratch, pointers_part_), phases);
+  const BlockRows<Real> rows{axis_,
+                             p_.geometry.axis,
+                             load_input(buffers, block, group, layout_.at<In>(scratch, in_box_part_)),
+                             out,
+                             zeros,
+                             narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
+                             width_};
+  rows.point(block, layout_.at<std::byte>(scratch, pointers_part_), phases);
 
   const Real* group_panels = packed.data + group * group_size();
   const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
@@ -450,7 +359,7 @@ void Gather<In>::run_block(const Buffers& buffers, const Block& block, int64_t g
     const int64_t first = panel * width_, columns = std::min(width_, columns_ - first);
     const Real* of_panel = group_panels + panel * panel_size();
     const int64_t out_offset = in_place_output_ ? first : 0;
-    for (const Phase& phase : phases) {
+    for (const Phase<Real>& phase : phases) {
       if (packed.finite) {
         run_phase(phase, of_panel, panel_vectors(panel), columns, out_offset, bias + first);
       } else {
@@ -460,13 +369,13 @@ void Gather<In>::run_block(const Buffers& buffers, const Block& block, int64_t g
     if (in_place_output_) continue;
     shape.channels = columns;
     for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
-      move_box(*tiles_, p_.type, out_box + (n - block.sample.begin) * out.sample * result_bytes(), width_,
+      move_box(*tiles_, p_.type, out_box + (n - block.sample.begin) * out.sample, width_,
                element(result, p_.type, n * out_.outer + corner + first * out_.channel), shape);
   }
 }
 
 template <class In>
-void Gather<In>::run_phase(const Phase& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
+void Gather<In>::run_phase(const Phase<Real>& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                            const Real* bias) const {
   const int64_t width = vectors * lanes(), pitch = tap_pitch<Real>(depth_, width);
   constexpr int64_t kTapsAtOnce = 64;
@@ -516,8 +425,8 @@ void Gather<In>::run_phase(const Phase& phase, const Real* panel, int64_t vector
 // The same, one position at a time and without the row of zeros: an infinity or NaN among the weights times zero would spoil
 // positions that do not read it.
 template <class In>
-void Gather<In>::run_phase_exactly(const Phase& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
-                                   int64_t out_offset, const Real* bias) const {
+void Gather<In>::run_phase_exactly(const Phase<Real>& phase, const Real* zeros, const Real* panel, int64_t vectors,
+                                   int64_t columns, int64_t out_offset, const Real* bias) const {
   const int64_t pitch = tap_pitch<Real>(depth_, vectors * lanes());
   const int64_t sums_offset = narrow_ ? 0 : out_offset;
   for (int64_t i = 0; i < phase.positions; ++i) {

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows that gather tiles read and write for a block of cells, as lists of pointers, phase by phase.
+#pragma once
+#include <cstddef>
+#include <vector>
+
+#include "csrc/cpu/gather.h"
+
+namespace torch_ext::cpu {
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+struct CellBlock {
+  Range sample, cell[kAxes];
+};
+
+// Rows of channels: strides in bytes, of the sample, then of the axes, from where sample 0, position 0 would lie.
+template <class Byte>
+struct RowsAt {
+  Byte* origin;
+  int64_t sample, axis[kAxes];
+
+  Byte* at(int64_t n, int64_t i0, int64_t i1, int64_t i2) const {
+    return origin + n * sample + i0 * axis[0] + i1 * axis[1] + i2 * axis[2];
+  }
+};
+
+// The positions of one phase in a block, and the taps that reach any of them.
+template <class Real>
+struct Phase {
+  int64_t positions, taps;
+  const Real** rows;   // [tap][position]
+  int64_t* tap_index;  // kernel position of each tap
+  Real** out;          // [position]
+  void** narrow;       // [position], where results are of 16 bits; then `out` are sums
+};
+
+template <class Real>
+struct BlockRows {
+  const GatherAxis* axis;
+  const Axis* kernel;  // the problem's axes
+  RowsAt<const std::byte> in;
+  RowsAt<std::byte> out;
+  const Real* zeros;  // what a position outside reads
+  Real* sums;         // of each position, where results are narrow, else null
+  int64_t sums_pitch;
+
+  // How many pointers the lists of a block of so many positions in each phase have at most.
+  static int64_t pointers(const GatherAxis* axis, int64_t positions, bool narrow);
+  // Makes the lists, in `memory`.
+  void point(const CellBlock& block, std::byte* memory, std::vector<Phase<Real>>& phases) const;
+};
+
+}  // namespace torch_ext::cpu
