@@ -49,7 +49,6 @@ class Overlap final : public Plan {
   void choose_blocks();
   int64_t items() const;
   Block block(int64_t index) const;
-  Range reach(int axis, const Block& block) const;
   void pack_weights(const void* weights, Real* packed) const;
   View load(const Buffers& buffers, const Block& block, Real* box) const;
   void compute(const Block& block, const View& in, const View& out, const Real* weights, const Real* bias, Real* lines) const;

@@ -44,7 +44,7 @@ int64_t Rows<In>::box_bytes(int64_t samples, const int64_t* lengths) const {
 template <class In>
 int64_t Rows<In>::box_bytes(int64_t samples) const {
   int64_t lengths[kAxes];
-  for (int a = 0; a < kAxes; ++a) lengths[a] = whole_.end[a] - whole_.begin[a];
+  for (int a = 0; a < kAxes; ++a) lengths[a] = std::max<int64_t>(whole_.end[a] - whole_.begin[a], 0);
   return box_bytes(samples, lengths);
 }
 
@@ -145,6 +145,7 @@ template <class In>
 auto Rows<In>::load_all(const void* tensor, int64_t samples, int64_t groups, int64_t slice_bytes, Real* box,
                         const Parallel& parallel, std::atomic<bool>& finite) const -> RowView<Real> {
   if (in_place_) return view(tensor, 0);
+  if (whole_.empty()) return {};  // nothing is ever read
   // Slices of the first long axis.
   int axis = 0;
   while (axis < kAxes - 1 && whole_.end[axis] - whole_.begin[axis] == 1) ++axis;

@@ -66,8 +66,9 @@ def test_each_call_has_its_turns_and_its_own_median(benchmarks):
 def test_the_peak_is_measured_with_and_without_a_compiler(benchmarks, monkeypatch, restore_threads):
     peak = benchmarks("benchmarks.peak")
     torch.set_num_threads(1)
-    with_compiler = peak.peak_gflops(1)
+    with_compiler = peak.peak_gflops(1, torch.float32)
+    assert 0.5 < peak.peak_gflops(1, torch.bfloat16) / with_compiler < 40
     monkeypatch.setattr(peak, "_loop", lambda: None)
     assert "torch.mm" in peak.how()
     # Two rates of the same processor: far apart only where one of them measures something else.
-    assert 0.02 < peak.peak_gflops(1) / with_compiler < 10
+    assert 0.02 < peak.peak_gflops(1, torch.float32) / with_compiler < 10
