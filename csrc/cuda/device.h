@@ -46,6 +46,7 @@ TORCH_EXT_DEVICE float to_sum(f16 v) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(v.bits));
   return wide;
 }
+TORCH_EXT_DEVICE float as_float(uint32_t bits) { return __uint_as_float(bits); }
 TORCH_EXT_DEVICE void from_sum(float v, float& to) { to = v; }
 TORCH_EXT_DEVICE void from_sum(double v, double& to) { to = v; }
 TORCH_EXT_DEVICE void from_sum(float v, bf16& to) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(v)); }

@@ -172,9 +172,9 @@ struct Harness::Operand {
   std::byte* memory = nullptr;
   std::vector<std::byte> before;
 
-  Operand(Fence& region, const Extents& shape, const Strides& steps, Type element, Against against)
+  Operand(Fence& region, const Extents& shape, const Strides& steps, Type element, int64_t alignment, Against against)
       : fence(region), extents(shape), strides(steps), type(element) {
-    memory = fence.place(span(extents, strides) * bytes_of(type), bytes_of(type), against);
+    memory = fence.place(span(extents, strides) * bytes_of(type), std::max(alignment, bytes_of(type)), against);
   }
 
   template <class F>
@@ -214,15 +214,15 @@ Extents result_extents(const Problem& p) {
 std::vector<uint64_t> Harness::run(const cpu::Plan& plan, const Problem& p, const Data& data, const cpu::Parallel& parallel,
                                    Against against) {
   set_current(std::string(plan.kernel) + ": " + cpu::describe(p));
-  Operand operands[] = {{x_, x_extents(p.geometry), p.x, p.type, against},
-                        {w_, w_extents(p.geometry), p.w, p.type, against},
-                        {y_, y_extents(p.geometry), p.y, p.type, against}};
+  Operand operands[] = {{x_, x_extents(p.geometry), p.x, p.type, alignment, against},
+                        {w_, w_extents(p.geometry), p.w, p.type, alignment, against},
+                        {y_, y_extents(p.geometry), p.y, p.type, alignment, against}};
   const std::vector<double>* values[] = {&data.x, &data.w, &data.y};
   const int result = p.operation == Operation::conv_transpose ? 2 : p.operation == Operation::backward_data ? 0 : 1;
   for (int k = 0; k < 3; ++k)
     if (k != result) operands[k].write(*values[k]);
   const Extents channels = {1, p.bias ? p.geometry.groups * p.geometry.y_channels : 0, 1, 1, 1};
-  Operand bias(bias_, channels, {0, 1, {0, 0, 0}}, p.type, against);
+  Operand bias(bias_, channels, {0, 1, {0, 0, 0}}, p.type, alignment, against);
   if (p.bias) bias.write(data.bias);
   void* workspace = workspace_.place(plan.workspace_bytes(), 64, against);
   std::memset(workspace, int(stale), plan.workspace_bytes());

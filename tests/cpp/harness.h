@@ -86,6 +86,8 @@ class Harness {
 
   // What an earlier call may have left in the workspace: NaN, or with another byte ordinary numbers.
   std::byte stale = kPoison;
+  // Of the tensors in memory, in bytes; 0: that of their elements.
+  int64_t alignment = 0;
 
  private:
   struct Operand;

@@ -88,6 +88,11 @@ template <class T>
 auto to_sum(T v) {
   return widen(v);
 }
+inline float as_float(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
 template <class Sum, class T>
 void from_sum(Sum v, T& to) {
   narrow(v, to);

@@ -3,6 +3,7 @@
 // that alone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "csrc/cuda/cuda.h"
@@ -39,12 +40,14 @@ class EveryKernel : public testing::TestWithParam<Subject> {
     auto made = cuda::make_plan(problem, {}, cuda::kernel_name(GetParam().kernel));
     return made ? std::make_shared<Emulated>(std::move(made)) : nullptr;
   }
-  // f(case, problem, plan) for every small case in every type, each in one of the layouts, until too much has failed.
+  // f(case, problem, plan) for every small case in every type, or in one of them, each in one of the layouts, until too much has
+  // failed.
   template <class F>
-  void for_each_problem(F f) const {
+  void for_each_problem(bool every_type, F f) const {
     int computed = 0;
     for (size_t k = 0; k < small_cases().size() && !HasFailure(); ++k)
       for (Type type : kTypes) {
+        if (!every_type && type != kTypes[k % std::size(kTypes)]) continue;
         const Case& c = small_cases()[k];
         const bool bias = k % 2 && GetParam().operation == Operation::conv_transpose;
         const Problem p =
@@ -61,7 +64,7 @@ class EveryKernel : public testing::TestWithParam<Subject> {
 };
 
 TEST_P(EveryKernel, ComputesIntegersExactly) {
-  for_each_problem([&](const Case& c, const Problem& p, const cpu::Plan& made) {
+  for_each_problem(true, [&](const Case& c, const Problem& p, const cpu::Plan& made) {
     const Data data = integers(c.geometry);
     const std::vector<double> exact = formula<double>(c.geometry, p.operation, data, p.bias);
     const std::vector<uint64_t> got = harness_.run(made, p, data, shuffled(1));
@@ -71,7 +74,7 @@ TEST_P(EveryKernel, ComputesIntegersExactly) {
 }
 
 TEST_P(EveryKernel, KeepsTheErrorBound) {
-  for_each_problem([&](const Case& c, const Problem& p, const cpu::Plan& made) {
+  for_each_problem(false, [&](const Case& c, const Problem& p, const cpu::Plan& made) {
     const Data data = reals(c.geometry, p.type, 1);
     const std::vector<double> exact = formula<double>(c.geometry, p.operation, data, p.bias);
     const std::vector<uint64_t> got = harness_.run(made, p, data, shuffled(1));
@@ -85,7 +88,7 @@ TEST_P(EveryKernel, KeepsTheErrorBound) {
 
 // What no barrier orders may come in any order.
 TEST_P(EveryKernel, GivesTheSameBitsInAnotherOrderOfThreads) {
-  for_each_problem([&](const Case& c, const Problem& p, const cpu::Plan& made) {
+  for_each_problem(false, [&](const Case& c, const Problem& p, const cpu::Plan& made) {
     const Data data = reals(c.geometry, p.type, 1);
     const std::vector<uint64_t> first = harness_.run(made, p, data, shuffled(1));
     cuda::emulator::options() = {.descending = true, .eager_copies = true};
@@ -95,10 +98,74 @@ TEST_P(EveryKernel, GivesTheSameBitsInAnotherOrderOfThreads) {
   });
 }
 
+// ---- Products --------------------------------------------------------------------------------------------------------------
+
+// Of the cases, those that gemm computes from where the source lies, in vectors, with float32 rounded to tf32 or not. Integers
+// are exact in tf32 too.
+TEST(Gemm, ReadsAlignedRowsInPlace) {
+  Harness harness;
+  harness.alignment = 16;
+  int computed = 0;
+  for (const auto* cases : {&small_cases(), &reduced_cases()})
+    for (const Case& c : *cases)
+      for (Operation operation : {Operation::conv_transpose, Operation::backward_data})
+        for (Type type : {Type::f32, Type::bf16, Type::f16})
+          for (bool tf32 : {false, true}) {
+            constexpr int64_t kMostProducts = 1 << 21;  // what the emulator computes in a tenth of a second
+            const Geometry& g = c.geometry;
+            if ((tf32 && type != Type::f32) || g.x_size() * g.y_channels * g.w_positions() > kMostProducts) continue;
+            const Problem p = make_problem(c, operation, type, kLayouts[0], operation == Operation::conv_transpose);
+            cuda::Setting setting;
+            setting.tf32 = tf32, setting.aligned = true;
+            const auto made = cuda::make_plan(p, setting, "gemm");
+            if (!made || made->description.find("transposed") != std::string::npos) continue;
+            ++computed;
+            SCOPED_TRACE(c.line + "\n  " + cpu::describe(p) + "\n  " + made->description);
+            const Data data = integers(g);
+            const std::vector<double> exact = formula<double>(g, operation, data, p.bias);
+            const std::vector<uint64_t> got = harness.run(Emulated(made), p, data, shuffled(1));
+            for (size_t k = 0; k < got.size(); ++k)
+              ASSERT_EQ(value_of(got[k], type), value_of(bits_of(exact[k], type), type)) << k;
+          }
+  EXPECT_GT(computed, 50);
+}
+
+// The pipeline of gemm without one of its barriers or waits.
+TEST(Gemm, BugsPlantedInItAreNoticed) {
+  const auto& cases = small_cases();
+  const Case& c = *std::find_if(cases.begin(), cases.end(), [](const Case& each) { return each.name == "plane_1x1_full"; });
+  Harness harness;
+  for (Type type : {Type::f32, Type::bf16}) {
+    const Problem p = make_problem(c, Operation::conv_transpose, type, kLayouts[0], true);
+    const auto made = cuda::make_plan(p, {}, "gemm");
+    ASSERT_TRUE(made);
+    const Data data = integers(c.geometry);
+    const std::vector<uint64_t> right = harness.run(Emulated(made), p, data, shuffled(1));
+    const auto noticed = [&](cuda::emulator::Options options) {
+      bool wrong = false;
+      for (bool descending : {false, true}) {
+        options.descending = descending;
+        cuda::emulator::options() = options;
+        wrong = wrong || harness.run(Emulated(made), p, data, shuffled(1)) != right;
+      }
+      cuda::emulator::options() = {};
+      return wrong;
+    };
+    EXPECT_FALSE(noticed({}));
+    EXPECT_TRUE(noticed({.drop_waits = true}));
+    EXPECT_TRUE(noticed({.wait_extra = 1}));
+    for (int64_t barrier = 0; barrier < 4; ++barrier) EXPECT_TRUE(noticed({.drop_barrier = barrier})) << barrier;
+  }
+}
+
+// The operations that a kernel takes of the plainest case.
 std::vector<Subject> subjects() {
   std::vector<Subject> all;
   for (int kernel = 0; kernel < cuda::kernel_count(); ++kernel)
-    for (Operation operation : kOperations) all.push_back({kernel, operation});
+    for (Operation operation : kOperations) {
+      const Problem plainest = make_problem(small_cases()[0], operation, Type::f32, kLayouts[0]);
+      if (cuda::make_plan(plainest, {}, cuda::kernel_name(kernel))) all.push_back({kernel, operation});
+    }
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(List, EveryKernel, testing::ValuesIn(subjects()), [](const auto& info) {
