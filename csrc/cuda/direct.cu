@@ -2,16 +2,10 @@
 #include "csrc/cuda/device.h"
 #include "csrc/cuda/direct.h"
 #include "csrc/cuda/gather.h"
+#include "csrc/cuda/take.h"
 
 namespace torch_ext::cuda {
 namespace {
-
-// The remainder, and leaves the quotient.
-TORCH_EXT_DEVICE int64_t take(int64_t& index, int64_t extent) {
-  const int64_t quotient = index / extent, remainder = index - quotient * extent;
-  index = quotient;
-  return remainder;
-}
 
 struct Place {
   int64_t outer, channel, at[kAxes];

@@ -31,16 +31,7 @@ struct GemmArguments {
   void* result;
 };
 
-// The source with contiguous channels: `room` in each position, `group_room` in each group, zeros beyond `group_channels`.
-struct TransposeArguments {
-  Strides from;
-  int64_t batch, extent[kAxes], group_channels, group_room, room;
-  const void* source;
-  void* result;
-};
-
 const char* launch_gemm(const GemmArguments& arguments, GemmMath math, const Launch& shape, Stream stream);
 const char* launch_gemm_weights(const GemmArguments& arguments, Type type, const Launch& shape, Stream stream);
-const char* launch_transpose(const TransposeArguments& arguments, Type type, const Launch& shape, Stream stream);
 
 }  // namespace torch_ext::cuda

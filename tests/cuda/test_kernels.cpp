@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "csrc/cuda/cuda.h"
 #include "cuda_emulator.h"
@@ -100,38 +101,42 @@ TEST_P(EveryKernel, GivesTheSameBitsInAnotherOrderOfThreads) {
 
 // ---- Products --------------------------------------------------------------------------------------------------------------
 
-// Of the cases, those that gemm computes from where the source lies, in vectors, with float32 rounded to tf32 or not. Integers
-// are exact in tf32 too.
-TEST(Gemm, ReadsAlignedRowsInPlace) {
+// Of the cases, those that gemm and outer compute from where the source lies, in vectors, with float32 rounded to tf32 or not.
+// Integers are exact in tf32 too.
+TEST(Products, ReadAlignedRowsInPlace) {
   Harness harness;
   harness.alignment = 16;
-  int computed = 0;
+  int computed = 0, in_parts = 0;
+  constexpr std::pair<Type, bool> kTypesAndTf32[] = {
+      {Type::bf16, false}, {Type::f32, false}, {Type::f16, false}, {Type::f32, true}};
+  int turn = 0;
   for (const auto* cases : {&small_cases(), &reduced_cases()})
     for (const Case& c : *cases)
-      for (Operation operation : {Operation::conv_transpose, Operation::backward_data})
-        for (Type type : {Type::f32, Type::bf16, Type::f16})
-          for (bool tf32 : {false, true}) {
-            constexpr int64_t kMostProducts = 1 << 21;  // what the emulator computes in a tenth of a second
-            const Geometry& g = c.geometry;
-            if ((tf32 && type != Type::f32) || g.x_size() * g.y_channels * g.w_positions() > kMostProducts) continue;
-            const Problem p = make_problem(c, operation, type, kLayouts[0], operation == Operation::conv_transpose);
-            cuda::Setting setting;
-            setting.tf32 = tf32, setting.aligned = true;
-            const auto made = cuda::make_plan(p, setting, "gemm");
-            if (!made || made->description.find("transposed") != std::string::npos) continue;
-            ++computed;
-            SCOPED_TRACE(c.line + "\n  " + cpu::describe(p) + "\n  " + made->description);
-            const Data data = integers(g);
-            const std::vector<double> exact = formula<double>(g, operation, data, p.bias);
-            const std::vector<uint64_t> got = harness.run(Emulated(made), p, data, shuffled(1));
-            for (size_t k = 0; k < got.size(); ++k)
-              ASSERT_EQ(value_of(got[k], type), value_of(bits_of(exact[k], type), type)) << k;
-          }
+      for (Operation operation : kOperations)
+        for (int t = 0; t < int(std::size(kTypesAndTf32)); ++t) {
+          // Of real layers, which take the emulator a second, one in turn.
+          if (cases == &reduced_cases() && t != turn++ / int(std::size(kTypesAndTf32)) % int(std::size(kTypesAndTf32))) continue;
+          const auto [type, tf32] = kTypesAndTf32[t];
+          const Geometry& g = c.geometry;
+          const Problem p = make_problem(c, operation, type, kLayouts[0], operation == Operation::conv_transpose);
+          cuda::Setting setting;
+          setting.tf32 = tf32, setting.aligned = true;
+          const auto made = cuda::make_plan(p, setting, operation == Operation::backward_weights ? "outer" : "gemm");
+          if (!made || made->description.find("transposed") != std::string::npos) continue;
+          ++computed;
+          in_parts += operation == Operation::backward_weights && made->description.find(" in 1 parts") == std::string::npos;
+          SCOPED_TRACE(c.line + "\n  " + cpu::describe(p) + "\n  " + made->description);
+          const Data data = integers(g);
+          const std::vector<double> exact = formula<double>(g, operation, data, p.bias);
+          const std::vector<uint64_t> got = harness.run(Emulated(made), p, data, shuffled(1));
+          for (size_t k = 0; k < got.size(); ++k) ASSERT_EQ(value_of(got[k], type), value_of(bits_of(exact[k], type), type)) << k;
+        }
   EXPECT_GT(computed, 50);
+  EXPECT_GT(in_parts, 1);
 }
 
 // The pipeline of gemm without one of its barriers or waits.
-TEST(Gemm, BugsPlantedInItAreNoticed) {
+TEST(Products, BugsPlantedInGemmAreNoticed) {
   const auto& cases = small_cases();
   const Case& c = *std::find_if(cases.begin(), cases.end(), [](const Case& each) { return each.name == "plane_1x1_full"; });
   Harness harness;
