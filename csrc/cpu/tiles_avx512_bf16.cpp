@@ -40,9 +40,7 @@ struct Pairs {
   static void store_first(float* p, int64_t n, Reg v) { _mm512_mask_storeu_ps(p, first(n), v); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_dpbf16_ps(c, bits(a), bits(b)); }
   static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
-  static void store_two_narrow(void* to, Reg low, Reg high) {
-    _mm512_storeu_si512(to, __m512i(_mm512_cvtne2ps_pbh(high, low)));
-  }
+  static void store_two_narrow(void* to, Reg low, Reg high) { _mm512_storeu_si512(to, __m512i(_mm512_cvtne2ps_pbh(high, low))); }
   static void store_narrow(Type, void* to, int64_t n, Reg v) {
     _mm256_mask_storeu_epi16(to, first(n), __m256i(_mm512_cvtneps_pbh(v)));
   }
