@@ -8,7 +8,7 @@
 namespace torch_ext::cuda {
 namespace {
 
-constexpr int64_t kRowBytes = 3 * 8 + 3 * 4;  // what a block keeps of each row of its tile, see gemm.cu
+constexpr int64_t kRowBytes = 2 * 8 + 4 * 4;  // what a block keeps of each row of its tile, see gemm.cu
 constexpr int64_t kMinChannels = 16;          // fewer leave most of a tile to zeros
 
 }  // namespace
@@ -52,12 +52,12 @@ std::shared_ptr<Plan> make_gemm(const Problem& p, const Request& request) {
   a.vectors = whole_vectors(p.type, a.to, a.columns, request.setting.aligned);
 
   auto plan = std::make_shared<Plan>();
-  const Device& device = request.setting.device;
   // Rows that cp.async cannot read as they are pass through the workspace.
   const Rows rows(p.type, a.from, g.batch, a.source_extent, g.groups, a.depth, request.setting.aligned);
   const int64_t weights_bytes = round_up(g.groups * g.w_positions() * a.columns_room * a.depth_room * size, 256);
   a.from = rows.strides, a.depth = rows.group_room;
-  plan->workspace_bytes = weights_bytes + rows.copy_bytes;
+  constexpr int64_t kFlagBytes = 4 * kGemmThreads;
+  plan->workspace_bytes = weights_bytes + rows.copy_bytes + kFlagBytes;
   const int64_t blocks = phases * a.tiles * a.column_tiles * g.groups;
   if (blocks > kMaxBlocks) return nullptr;
   const Launch products{blocks, kGemmThreads,
@@ -66,17 +66,18 @@ std::shared_ptr<Plan> make_gemm(const Problem& p, const Request& request) {
   plan->description = std::string(math == GemmMath::fma ? "multiply-adds" : "matrix instructions") + ", " +
                       std::to_string(blocks) + " tiles of " + std::to_string(kGemmRows) + "x" + std::to_string(kGemmColumns) +
                       (rows.in_place ? "" : ", source transposed");
-  const auto bound = [a, forward](const Buffers& b) {
+  const auto bound = [a, forward, flags = weights_bytes + rows.copy_bytes](const Buffers& b) {
     GemmArguments bound = a;
+    bound.not_finite = reinterpret_cast<int32_t*>(static_cast<char*>(b.workspace) + flags);
     bound.source = forward ? b.x : b.y, bound.w = b.w, bound.bias = b.bias, bound.packed = b.workspace;
     bound.result = forward ? b.y : b.x;
     return bound;
   };
   const Type type = p.type;
-  plan->steps.push_back({"gemm weights", walk(weights_bytes / size, 256, device),
-                         [bound, type](const Buffers& b, const Launch& shape, Stream stream) {
-                           return launch_gemm_weights(bound(b), type, shape, stream);
-                         }});
+  plan->steps.push_back(
+      {"gemm weights", {kGemmThreads, 256, 256 * 4}, [bound, type](const Buffers& b, const Launch& shape, Stream stream) {
+         return launch_gemm_weights(bound(b), type, shape, stream);
+       }});
   if (!rows.in_place)
     plan->steps.push_back(
         {"transpose", rows.launch(),

@@ -24,6 +24,7 @@ struct RowTable {
   int64_t* to;
   int64_t* from;
   int* at;  // [axis][row]
+  int* not_finite;
 };
 
 // What a block computes.
@@ -52,6 +53,7 @@ TORCH_EXT_DEVICE void find_row(const GemmArguments& a, const TileOf& t, int row,
   }
   table.to[row] = index < a.batch ? to + index * a.to.outer : -1;
   table.from[row] = from + index * a.from.outer;
+  table.not_finite[row] = a.not_finite[row];
 }
 
 // The steps of the depth: taps of the phase, and of each the channels.
@@ -165,16 +167,45 @@ struct FloatSums {
   }
 };
 
+// One result without its bias, from what it reads and no zeros.
+template <class T>
+TORCH_EXT_DEVICE float sum_exactly(const GemmArguments& a, const TileOf& t, const RowTable& table, int row, int64_t column) {
+  const T* weights = static_cast<const T*>(a.packed);
+  const int64_t taps = a.kernel[0] * a.kernel[1] * a.kernel[2];
+  int64_t phase_taps = 1;
+  for (int k = 0; k < kAxes; ++k) phase_taps *= a.axis[k][t.phase[k]].taps;
+  float sum = 0;
+  for (int64_t index = 0; index < phase_taps; ++index) {
+    int64_t rest = index, tap = 0, step = 1, from = table.from[row] + t.group * a.depth;
+    bool inside = true;
+    for (int k = kAxes - 1; k >= 0; --k) {
+      const GatherAxis& g = a.axis[k][t.phase[k]];
+      const int64_t q = take(rest, g.taps), at = table.at[k * kRows + row] + q * g.from_tap;
+      inside = inside && at >= 0 && at < a.source_extent[k];
+      from += q * g.from_tap * a.from.axis[k];
+      tap += (g.tap + q * g.tap_step) * step, step *= a.kernel[k];
+    }
+    if (!inside) continue;
+    const int64_t of_tap = ((t.group * taps + tap) * a.columns_room + column) * a.depth_room;
+    for (int64_t c = 0; c < a.weights_depth; ++c)
+      sum += float(to_sum(static_cast<const T*>(a.source)[from + c])) * float(to_sum(weights[of_tap + c]));
+  }
+  return sum;
+}
+
 // From sums in shared memory to the result: the bias added, rounded once, neighbouring threads to neighbouring addresses.
 template <class T>
 TORCH_EXT_DEVICE void store_tile(const GemmArguments& a, const TileOf& t, const RowTable& table, const float* results) {
   constexpr int kVector = 16 / int(sizeof(T));
   T* to = static_cast<T*>(a.result) + t.group * a.columns * a.to.channel;
   const T* bias = static_cast<const T*>(a.bias);
+  int not_finite = 0;
+  for (int row = 0; row < kRows; ++row) not_finite |= table.not_finite[row];
   const auto value = [&](int row, int column) {
     const float start = bias ? float(to_sum(bias[t.group * a.columns + t.column + column])) : 0.f;
+    const float sum = not_finite ? sum_exactly<T>(a, t, table, row, t.column + column) : results[row * kResultPitch + column];
     T rounded;
-    from_sum(start + results[row * kResultPitch + column], rounded);
+    from_sum(start + sum, rounded);
     return rounded;
   };
   if (a.vectors) {
@@ -207,7 +238,8 @@ TORCH_EXT_DEVICE void compute_tile(const GemmArguments& a) {
   char* stages = shared_memory();
   const RowTable table{reinterpret_cast<int64_t*>(stages + kStages * kStageBytes),
                        reinterpret_cast<int64_t*>(stages + kStages * kStageBytes) + kRows,
-                       reinterpret_cast<int*>(stages + kStages * kStageBytes + 16 * kRows)};
+                       reinterpret_cast<int*>(stages + kStages * kStageBytes + 16 * kRows),
+                       reinterpret_cast<int*>(stages + kStages * kStageBytes + (16 + 4 * kAxes) * kRows)};
   find_row(a, t, thread_index(), table);
   static_assert(kThreads == kRows);
   sync_block();
@@ -253,13 +285,15 @@ gemm_matrix(const GemmArguments a) {
 TORCH_EXT_KERNEL(kThreads, 2)
 gemm_fma(const GemmArguments a) { compute_tile<float, FloatSums>(a); }
 
-// [group][tap][column][channel], zeros where there is no such column or channel.
+// [group][tap][column][channel], zeros where there is no such column or channel; and whether the block has met what is not finite.
 template <class T>
 TORCH_EXT_KERNEL(256, 4)
 gemm_weights(const GemmArguments a) {
   const int64_t taps = a.kernel[0] * a.kernel[1] * a.kernel[2], size = a.groups * taps * a.columns_room * a.depth_room;
   const T* w = static_cast<const T*>(a.w);
   T* to = static_cast<T*>(const_cast<void*>(a.packed));
+  int* found = reinterpret_cast<int*>(shared_memory());
+  found[thread_index()] = 0;
   for (int64_t index = block_index() * block_threads() + thread_index(); index < size; index += block_count() * block_threads()) {
     int64_t rest = index;
     const int64_t channel = take(rest, a.depth_room), column = take(rest, a.columns_room);
@@ -268,9 +302,17 @@ gemm_weights(const GemmArguments a) {
     const int64_t inputs = a.forward ? channel : column, outputs = a.forward ? column : channel;
     const bool inside = channel < a.weights_depth && column < a.columns;
     at += (rest * (a.forward ? a.weights_depth : a.columns) + inputs) * a.weights.outer + outputs * a.weights.channel;
-    T zero{};
-    to[index] = inside ? w[at] : zero;
+    T value{};
+    if (inside) value = w[at];
+    to[index] = value;
+    const float wide = float(to_sum(value));
+    if (!(wide - wide == 0)) found[thread_index()] = 1;
   }
+  sync_block();
+  if (thread_index() > 0) return;
+  int any = 0;
+  for (int i = 0; i < block_threads(); ++i) any |= found[i];
+  a.not_finite[block_index()] = any;
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv_transpose and backward_data as implicit matrix products: for each phase of the result (csrc/cuda/gather.h) one of
 // (positions) x (taps and channels of the source) by (taps and channels of the source) x (channels of the result). The rows of
-// the left one are read straight from the source, and where they are outside of it they are zeros.
+// the left one are read straight from the source, and where they are outside of it they are zeros. These must not meet an
+// infinity or a NaN: the packing of the weights looks for them, and where there are any, results are computed without the zeros,
+// one by one.
 #pragma once
 #include "csrc/cuda/cuda.h"
 #include "csrc/cuda/gather.h"
@@ -27,6 +29,7 @@ struct GemmArguments {
   const void* source;
   const void* w;
   const void* packed;
+  int32_t* not_finite;  // of the weights, as each of kGemmThreads blocks has found
   const void* bias;
   void* result;
 };

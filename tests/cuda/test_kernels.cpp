@@ -135,6 +135,36 @@ TEST(Products, ReadAlignedRowsInPlace) {
   EXPECT_GT(in_parts, 1);
 }
 
+// The zeros of borders, of channels that fill up a tile and of positions that fill up a step must not meet what is not finite.
+TEST(Products, LeaveInfinitiesToTheResultsThatReadThem) {
+  Harness harness;
+  const auto same = [](double got, double expected) { return std::isfinite(expected) ? got == expected : !std::isfinite(got); };
+  int not_finite = 0, finite = 0;
+  for (const Case& c : small_cases()) {
+    if (c.name != "plain_2d" && c.name != "g4" && c.name != "plain_3d") continue;
+    for (Operation operation : kOperations)
+      for (Type type : {Type::f32, Type::bf16})
+        for (int spoiled = 0; spoiled < 3; ++spoiled) {  // x, w or y
+          const Problem p = make_problem(c, operation, type, kLayouts[size_t(spoiled)], false);
+          const auto made = cuda::make_plan(p, {}, operation == Operation::backward_weights ? "outer" : "gemm");
+          ASSERT_TRUE(made) << c.line;
+          Data data = integers(c.geometry);
+          std::vector<double>& values = spoiled == 0 ? data.x : spoiled == 1 ? data.w : data.y;
+          values[values.size() / 2] = INFINITY;
+          const std::vector<double> exact = formula<double>(c.geometry, operation, data, false);
+          const std::vector<uint64_t> got = harness.run(Emulated(made), p, data, shuffled(1));
+          for (size_t k = 0; k < got.size(); ++k) {
+            ASSERT_TRUE(same(value_of(got[k], type), value_of(bits_of(exact[k], type), type)))
+                << c.line << " " << made->description << ", element " << k << " is " << value_of(got[k], type) << " instead of "
+                << exact[k];
+            ++(std::isfinite(exact[k]) ? finite : not_finite);
+          }
+        }
+  }
+  EXPECT_GT(finite, 1000);
+  EXPECT_GT(not_finite, 100);
+}
+
 // The pipeline of gemm without one of its barriers or waits.
 TEST(Products, BugsPlantedInGemmAreNoticed) {
   const auto& cases = small_cases();
