@@ -16,9 +16,10 @@ namespace torch_ext::cuda {
 struct Device {
   int capability = 80;  // 10 * major + minor
   int multiprocessors = 108;
-  int64_t shared_bytes = 163 * 1024;  // that one block may have
   friend bool operator==(const Device&, const Device&) = default;
 };
+
+inline constexpr int64_t kMaxSharedBytes = 48 * 1024;  // of a block, on every GPU
 
 // What a plan depends on besides the problem.
 struct Setting {

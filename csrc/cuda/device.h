@@ -13,12 +13,11 @@
 #else
 #include <cuda_runtime_api.h>
 
-#include <atomic>
-
 // A kernel of at most `threads` threads, of which at least `blocks` blocks share a multiprocessor.
 #define TORCH_EXT_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define TORCH_EXT_DEVICE __device__ __forceinline__
 #define TORCH_EXT_UNROLL _Pragma("unroll")
+#define TORCH_EXT_NO_UNROLL _Pragma("unroll 1")  // where copies of the body would cost more registers than they save time
 
 namespace torch_ext::cuda {
 
@@ -125,14 +124,9 @@ TORCH_EXT_DEVICE uint32_t to_tf32(uint32_t bits) {
 
 // ---- Launching -------------------------------------------------------------------------------------------------------------
 
-// Null, or what went wrong. More than 48 KB of shared memory must be asked for, once for each kernel and device.
+// Null, or what went wrong. No kernel needs more shared memory than a GPU gives without being asked (kMaxSharedBytes).
 template <class Arguments>
 const char* launch(void (*kernel)(Arguments), const Launch& shape, Stream stream, const Arguments& arguments) {
-  if (shape.shared_bytes > 48 * 1024) {
-    const auto attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, int(shape.shared_bytes));
-    if (error != cudaSuccess) return cudaGetErrorString(error);
-  }
   // clang-format takes the brackets of a launch for operators.
   // clang-format off
   kernel<<<unsigned(shape.blocks), unsigned(shape.threads), size_t(shape.shared_bytes), cudaStream_t(stream)>>>(arguments);

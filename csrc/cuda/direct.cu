@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/cuda/device.h"
 #include "csrc/cuda/direct.h"
-#include "csrc/cuda/gather.h"
+
+#include "csrc/cuda/device.h"
 #include "csrc/cuda/take.h"
 
 namespace torch_ext::cuda {
@@ -43,10 +43,7 @@ direct_gather(const DirectArguments a) {
   const Strides &from = forward ? p.x : p.y, &to = forward ? p.y : p.x;
   const int64_t group_channels = forward ? g.y_channels : g.x_channels, channels = g.groups * group_channels;
   int64_t extent[kAxes], source_extent[kAxes];
-  for (int k = 0; k < kAxes; ++k) {
-    extent[k] = forward ? g.axis[k].y : g.axis[k].x;
-    source_extent[k] = forward ? g.axis[k].x : g.axis[k].y;
-  }
+  for (int k = 0; k < kAxes; ++k) extent[k] = a.gather[k].result_extent(), source_extent[k] = a.gather[k].source_extent();
   const int64_t results = forward ? g.y_size() : g.x_size();
   const Reader<T> reader{static_cast<const T*>(forward ? a.x : a.y), static_cast<const T*>(a.w),
                          forward ? g.x_channels : g.y_channels, from.channel, forward ? p.w.outer : p.w.channel};
@@ -56,9 +53,9 @@ direct_gather(const DirectArguments a) {
     const int64_t group = at.channel / group_channels, channel = at.channel - group * group_channels;
     GatherAxis axis[kAxes];
     for (int k = 0; k < kAxes; ++k) {
-      const int64_t stride = forward ? g.axis[k].stride : 1, phase = at.at[k] % stride;
-      axis[k] = gather_axis(p.operation, g.axis[k], phase);
-      axis[k].from += at.at[k] / stride * axis[k].from_step;
+      int64_t step = at.at[k];
+      axis[k] = a.gather[k].phase(take(step, forward ? g.axis[k].stride : 1));
+      axis[k].from += step * axis[k].from_step;
     }
     const int64_t source = at.outer * from.outer + group * reader.channels * from.channel;
     const int64_t weights = forward ? group * g.x_channels * p.w.outer + channel * p.w.channel : at.channel * p.w.outer;
@@ -101,6 +98,12 @@ direct_weights(const DirectArguments a) {
   for (int64_t index = block_index() * warps + thread_index() / kWarp; index < results; index += block_count() * warps) {
     const Place w = place_of(index, g.y_channels, kernel, false);  // outer: the input channel
     const int64_t y_channel = w.outer / g.x_channels * g.y_channels + w.channel;
+    T& result = static_cast<T*>(a.result)[w.outer * p.w.outer + w.channel * p.w.channel + w.at[0] * p.w.axis[0] +
+                                          w.at[1] * p.w.axis[1] + w.at[2] * p.w.axis[2]];
+    if (a.repair) {
+      const auto value = to_sum(result);
+      if (value - value == 0) continue;  // the whole warp
+    }
     decltype(to_sum(T{})) sum = 0;
     for (int64_t term = lane; term < terms; term += kWarp) {
       const Place i = place_of(term, 1, extent, false);
@@ -114,9 +117,7 @@ direct_weights(const DirectArguments a) {
       if (inside) sum += to_sum(x[x_at]) * to_sum(y[y_at]);
     }
     for (int distance = kWarp / 2; distance > 0; distance /= 2) sum += shuffle_down(sum, distance);
-    const int64_t target =
-        w.outer * p.w.outer + w.channel * p.w.channel + w.at[0] * p.w.axis[0] + w.at[1] * p.w.axis[1] + w.at[2] * p.w.axis[2];
-    if (lane == 0) from_sum(sum, static_cast<T*>(a.result)[target]);
+    if (lane == 0) from_sum(sum, result);
   }
 }
 

@@ -21,32 +21,56 @@ struct GatherAxis {
   int64_t from = 0, from_step = 1, from_tap = 1;
 };
 
-// Phases that have results: beyond the extent of y there are none.
-TORCH_EXT_HD inline int64_t phases_of(Operation operation, const Axis& axis) {
-  if (operation != Operation::conv_transpose) return 1;
-  return axis.stride < axis.y ? axis.stride : axis.y;
+TORCH_EXT_HD inline int64_t multiply_modulo(int64_t a, int64_t b, int64_t modulus) {
+  if (modulus <= int64_t(1) << 31) return a * b % modulus;
+  int64_t product = 0;
+  for (; b; b /= 2, a = a * 2 % modulus)
+    if (b % 2) product = (product + a) % modulus;
+  return product;
 }
 
-TORCH_EXT_HD inline GatherAxis gather_axis(Operation operation, const Axis& axis, int64_t phase) {
-  if (operation != Operation::conv_transpose) return {0, 1, axis.x, 0, 1, axis.w, -axis.offset, axis.stride, axis.dilation};
-  int64_t gcd = axis.stride;
-  for (int64_t rest = axis.dilation; rest;) {
-    const int64_t next = gcd % rest;
-    gcd = rest, rest = next;
-  }
-  GatherAxis g;
-  g.to = phase, g.to_step = axis.stride, g.count = (axis.y - phase + axis.stride - 1) / axis.stride;
-  g.tap_step = axis.stride / gcd, g.taps = 0;
-  g.from_tap = -(axis.dilation / gcd);
-  const int64_t rest = (phase + axis.offset) % axis.stride;
-  for (int64_t tap = 0, reach = 0; tap < g.tap_step && tap < axis.w; ++tap, reach = (reach + axis.dilation) % axis.stride)
-    if (reach == rest) {
-      g.tap = tap;
-      g.taps = (axis.w - 1 - tap) / g.tap_step + 1;
-      g.from = (phase + axis.offset - tap * axis.dilation) / axis.stride;  // exact
-      break;
+// One axis with all of its phases.
+struct Gather {
+  bool forward = false;
+  Axis axis;
+  int64_t phases = 1;   // that have results: beyond the extent of y there are none
+  int64_t gcd = 1;      // of stride and dilation
+  int64_t inverse = 0;  // of dilation/gcd modulo stride/gcd: tap k = rest/gcd * inverse is the first one that reaches a phase
+
+  Gather() = default;
+  Gather(Operation operation, const Axis& of) : forward(operation == Operation::conv_transpose), axis(of) {
+    if (!forward) return;
+    phases = axis.stride < axis.y ? axis.stride : axis.y;
+    // Euclid's algorithm; `inverse` is what the dilation is multiplied by in gcd = ...*stride + inverse*dilation.
+    gcd = axis.stride;
+    for (int64_t rest = axis.dilation, next = 1; rest;) {
+      const int64_t quotient = gcd / rest, last = gcd, before = inverse;
+      gcd = rest, rest = last - quotient * rest;
+      inverse = next, next = before - quotient * next;
     }
-  return g;
-}
+    const int64_t step = axis.stride / gcd;
+    inverse = (inverse % step + step) % step;
+  }
+  TORCH_EXT_HD int64_t source_extent() const { return forward ? axis.x : axis.y; }
+  TORCH_EXT_HD int64_t result_extent() const { return forward ? axis.y : axis.x; }
+  // Of any phase, at most.
+  TORCH_EXT_HD int64_t most_taps() const { return forward ? (axis.w - 1) / (axis.stride / gcd) + 1 : axis.w; }
+
+  TORCH_EXT_HD GatherAxis phase(int64_t p) const {
+    if (!forward) return {0, 1, axis.x, 0, 1, axis.w, -axis.offset, axis.stride, axis.dilation};
+    GatherAxis g;
+    g.to = p, g.to_step = axis.stride, g.count = (axis.y - p + axis.stride - 1) / axis.stride;
+    g.tap_step = axis.stride / gcd, g.taps = 0;
+    g.from_tap = -(axis.dilation / gcd);
+    const int64_t rest = (p + axis.offset) % axis.stride;
+    if (rest % gcd) return g;
+    const int64_t tap = multiply_modulo(rest / gcd, inverse, g.tap_step);
+    if (tap >= axis.w) return g;
+    g.tap = tap;
+    g.taps = (axis.w - 1 - tap) / g.tap_step + 1;
+    g.from = (p + axis.offset - tap * axis.dilation) / axis.stride;  // exact
+    return g;
+  }
+};
 
 }  // namespace torch_ext::cuda

@@ -8,92 +8,71 @@
 namespace torch_ext::cuda {
 namespace {
 
-constexpr int64_t kRowBytes = 2 * 8 + 4 * 4;  // what a block keeps of each row of its tile, see gemm.cu
-constexpr int64_t kMinChannels = 16;          // fewer leave most of a tile to zeros
+// What a block keeps of the rows of its tile, and of its phase: see RowTable in gemm.cu.
+constexpr int64_t kTableBytes = kTileRows * (2 * sizeof(int64_t) + kAxes * sizeof(int)) + kAxes * sizeof(GatherAxis);
+constexpr int64_t kStepsOfPart = 8;             // at least: storing and adding a part costs about as much as two
+constexpr int64_t kBlocksOfMultiprocessor = 3;  // that are there at a time
 
 }  // namespace
 
 std::shared_ptr<Plan> make_gemm(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
-  if (p.operation == Operation::backward_weights || p.type == Type::f64) return nullptr;
-  if (g.batch == 0 || g.x_channels == 0 || g.y_channels == 0 || g.x_positions() == 0 || g.y_positions() == 0) return nullptr;
+  if (p.operation == Operation::backward_weights || p.type == Type::f64 || is_empty(g)) return nullptr;
+  if (is_far(g)) return nullptr;
   const bool forward = p.operation == Operation::conv_transpose;
-  const int64_t size = bytes_of(p.type), step = kGemmStepBytes / size;
-  const auto math = p.type == Type::bf16   ? GemmMath::bf16
-                    : p.type == Type::f16  ? GemmMath::f16
-                    : request.setting.tf32 ? GemmMath::tf32
-                                           : GemmMath::fma;
+  const Setting& setting = request.setting;
+  const TileMath math = tile_math(p.type, setting.tf32);
+  const PackArguments pack = pack_by_taps(p);
   GemmArguments a{};
-  a.forward = forward;
   a.batch = g.batch, a.groups = g.groups;
-  a.weights_depth = a.depth = forward ? g.x_channels : g.y_channels, a.columns = forward ? g.y_channels : g.x_channels;
-  if (!request.by_name && std::min(a.depth, a.columns) < kMinChannels) return nullptr;
-  a.depth_room = round_up(a.depth, step), a.columns_room = round_up(a.columns, kGemmColumns);
-  a.column_tiles = a.columns_room / kGemmColumns;
-  a.from = forward ? p.x : p.y, a.to = forward ? p.y : p.x, a.weights = p.w;
-  int64_t positions = g.batch, phases = 1;
+  a.weights_depth = pack.depth, a.columns = pack.columns;
+  a.depth_room = pack.depth_room, a.columns_room = pack.columns_room, a.column_tiles = a.columns_room / kTileColumns;
+  a.to = forward ? p.y : p.x;
+  const Rows rows(p, forward ? &Buffers::x : &Buffers::y, setting.aligned);
+  a.from = rows.strides, a.depth = rows.group_room;
+  a.vectors = whole_vectors(p.type, a.to, a.columns, setting.aligned);
+  int64_t positions = g.batch, phases = 1, steps = a.depth_room * bytes_of(p.type) / kTileStepBytes;
   for (int k = 0; k < kAxes; ++k) {
-    a.phases[k] = phases_of(p.operation, g.axis[k]);
-    if (a.phases[k] > kGemmPhases) return nullptr;
-    for (int64_t r = 0; r < a.phases[k]; ++r) a.axis[k][r] = gather_axis(p.operation, g.axis[k], r);
-    positions *= a.axis[k][0].count;  // the first phase is the largest
-    phases *= a.phases[k];
-    a.source_extent[k] = forward ? g.axis[k].x : g.axis[k].y;
-    a.kernel[k] = g.axis[k].w;
-    // Source positions, also those outside, are 32-bit numbers.
-    constexpr int64_t kFar = int64_t(1) << 29;
-    for (int64_t r = 0; r < a.phases[k]; ++r) {
-      const GatherAxis& axis = a.axis[k][r];
-      for (int64_t far : {axis.from, axis.from + (axis.count - 1) * axis.from_step, (axis.taps - 1) * axis.from_tap})
-        if (far <= -kFar || far >= kFar) return nullptr;
-    }
+    a.gather[k] = pack.gather[k];
+    positions *= a.gather[k].phase(0).count;  // the first phase is the largest
+    phases *= a.gather[k].phases;
+    steps *= a.gather[k].most_taps();
   }
-  a.tiles = divide_up(positions, kGemmRows);
-  a.vectors = whole_vectors(p.type, a.to, a.columns, request.setting.aligned);
+  a.tiles = divide_up(positions, kTileRows);
+  a.part_tiles = phases * a.tiles * a.column_tiles * g.groups;
+  a.parts = std::clamp<int64_t>(setting.device.multiprocessors * kBlocksOfMultiprocessor / a.part_tiles, 1,
+                                std::max<int64_t>(steps / kStepsOfPart, 1));
+  if (a.part_tiles * a.parts > kMaxBlocks) return nullptr;
 
   auto plan = std::make_shared<Plan>();
-  // Rows that cp.async cannot read as they are pass through the workspace.
-  const Rows rows(p.type, a.from, g.batch, a.source_extent, g.groups, a.depth, request.setting.aligned);
-  const int64_t weights_bytes = round_up(g.groups * g.w_positions() * a.columns_room * a.depth_room * size, 256);
-  a.from = rows.strides, a.depth = rows.group_room;
-  constexpr int64_t kFlagBytes = 4 * kGemmThreads;
-  plan->workspace_bytes = weights_bytes + rows.copy_bytes + kFlagBytes;
-  const int64_t blocks = phases * a.tiles * a.column_tiles * g.groups;
-  if (blocks > kMaxBlocks) return nullptr;
-  const Launch products{blocks, kGemmThreads,
-                        kGemmStages * (kGemmRows + kGemmColumns) * int64_t(kGemmStepBytes) + kGemmRows * kRowBytes};
-
-  plan->description = std::string(math == GemmMath::fma ? "multiply-adds" : "matrix instructions") + ", " +
-                      std::to_string(blocks) + " tiles of " + std::to_string(kGemmRows) + "x" + std::to_string(kGemmColumns) +
+  plan->description = std::string(math == TileMath::fma ? "multiply-adds" : "matrix instructions") + ", " +
+                      std::to_string(a.part_tiles) + " tiles of " + std::to_string(kTileRows) + "x" +
+                      std::to_string(kTileColumns) + " in " + std::to_string(a.parts) + " parts" +
                       (rows.in_place ? "" : ", source transposed");
-  const auto bound = [a, forward, flags = weights_bytes + rows.copy_bytes](const Buffers& b) {
+  // The workspace: packed weights, the transposed source, the sums of the parts.
+  const int64_t source_at = pack.bytes(p.type), sums_at = source_at + rows.copy_bytes;
+  plan->workspace_bytes = sums_at + (a.parts > 1 ? a.parts * a.part_tiles * kTileRows * kTileColumns * 4 : 0);
+  plan->steps.push_back(pack_step(pack, p.type, setting.device));
+  if (!rows.in_place) plan->steps.push_back(rows.step(source_at));
+  const auto bound = [a, forward, rows, source_at, sums_at](const Buffers& b) {
     GemmArguments bound = a;
-    bound.not_finite = reinterpret_cast<int32_t*>(static_cast<char*>(b.workspace) + flags);
-    bound.source = forward ? b.x : b.y, bound.w = b.w, bound.bias = b.bias, bound.packed = b.workspace;
+    bound.packed = b.workspace, bound.source = rows.of(b, source_at), bound.bias = b.bias;
     bound.result = forward ? b.y : b.x;
+    bound.sums = reinterpret_cast<float*>(static_cast<char*>(b.workspace) + sums_at);
     return bound;
   };
   const Type type = p.type;
-  plan->steps.push_back(
-      {"gemm weights", {kGemmThreads, 256, 256 * 4}, [bound, type](const Buffers& b, const Launch& shape, Stream stream) {
-         return launch_gemm_weights(bound(b), type, shape, stream);
-       }});
-  if (!rows.in_place)
-    plan->steps.push_back(
-        {"transpose", rows.launch(),
-         [copy = rows.copy, forward, weights_bytes, type](const Buffers& b, const Launch& shape, Stream stream) {
-           TransposeArguments bound = copy;
-           bound.source = forward ? b.x : b.y;
-           bound.result = static_cast<char*>(b.workspace) + weights_bytes;
-           return launch_transpose(bound, type, shape, stream);
-         }});
-  plan->steps.push_back(
-      {"gemm", products,
-       [bound, in_place = rows.in_place, weights_bytes, math](const Buffers& b, const Launch& shape, Stream stream) {
-         GemmArguments arguments = bound(b);
-         if (!in_place) arguments.source = static_cast<const char*>(b.workspace) + weights_bytes;
-         return launch_gemm(arguments, math, shape, stream);
-       }});
+  plan->steps.push_back({"gemm",
+                         {a.part_tiles * a.parts, kTileThreads, kTileBytes + kTableBytes},
+                         [bound, math](const Buffers& b, const Launch& shape, Stream stream) {
+                           return launch_gemm(bound(b), math, shape, stream);
+                         }});
+  if (a.parts > 1)
+    plan->steps.push_back({"gemm sum",
+                           {a.part_tiles, kTileThreads, kTileBytes + kTableBytes},
+                           [bound, type](const Buffers& b, const Launch& shape, Stream stream) {
+                             return launch_gemm_sum(bound(b), type, shape, stream);
+                           }});
   return plan;
 }
 

@@ -19,6 +19,19 @@ struct Request {
 constexpr int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 constexpr int64_t round_up(int64_t value, int64_t to) { return divide_up(value, to) * to; }
 
+// Whether no term is summed: the operator itself fills such a result, but for its bias.
+inline bool is_empty(const Geometry& g) {
+  return g.batch == 0 || g.w_size() == 0 || g.x_positions() == 0 || g.y_positions() == 0;
+}
+
+// Whether positions along some axis, also those outside of a tensor, are more than 32-bit numbers hold.
+inline bool is_far(const Geometry& g) {
+  constexpr int64_t kFar = int64_t(1) << 28;
+  for (const Axis& a : g.axis)
+    if (a.offset > kFar || a.dilation > kFar / a.w || a.stride > kFar / a.x || a.y > kFar) return true;
+  return false;
+}
+
 constexpr int64_t kMaxBlocks = (int64_t(1) << 31) - 1;
 
 }  // namespace torch_ext::cuda

@@ -22,7 +22,7 @@ Device query(int index) {
     return value;
   };
   return {10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor),
-          attribute(cudaDevAttrMultiProcessorCount), attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
+          attribute(cudaDevAttrMultiProcessorCount)};
 }
 
 }  // namespace

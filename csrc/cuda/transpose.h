@@ -15,16 +15,20 @@ struct TransposeArguments {
 
 const char* launch_transpose(const TransposeArguments& arguments, Type type, const Launch& shape, Stream stream);
 
-// Rows of the channels of one side of a problem: where they lie, or, where that is not in whole vectors, in a copy.
+// Rows of the channels of x or y: where they lie, or, where that is not in whole vectors, in a copy.
 struct Rows {
+  Type type;
+  void* Buffers::*tensor;
   bool in_place;
   int64_t group_room;       // channels of a group in memory
   Strides strides;          // of the rows that are read
   int64_t copy_bytes = 0;   // of the workspace
   TransposeArguments copy;  // but for its pointers
 
-  Rows(Type type, const Strides& tensor, int64_t batch, const int64_t* extent, int64_t groups, int64_t channels, bool aligned);
-  Launch launch() const;
+  Rows(const Problem& problem, void* Buffers::*tensor, bool aligned);
+  // Where the rows are, with the copy at `offset` of the workspace, and the step that makes it.
+  const void* of(const Buffers& buffers, int64_t offset) const;
+  Step step(int64_t offset) const;
 };
 
 // Whether rows of a tensor's channels are whole vectors, each aligned.

@@ -39,7 +39,7 @@ def kernels(said: str) -> dict[tuple[str, str], dict[str, int]]:
     """(kernel, architecture) -> registers, shared and spilled bytes."""
     names = sorted(set(re.findall(r"entry function '(\w+)'", said)))
     plain = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout.splitlines()
-    short = {m: re.search(r"(\w+(?:<.*>)?)\(", re.sub(r"\(anonymous namespace\)|torch_ext::(?!cuda)", "", p)).group(1) for m, p in zip(names, plain)}
+    short = {m: re.search(r"(\w+(?:<.*>)?)\(", re.sub(r"\(anonymous namespace\)|torch_ext::(?!cuda)| \([\w:]+\)(?=\d)", "", p)).group(1) for m, p in zip(names, plain)}
     found = {}
     for part in re.split(r"(?=Compiling entry function)", said)[1:]:
         name, architecture = re.match(r"Compiling entry function '(\w+)' for '(\w+)'", part).groups()

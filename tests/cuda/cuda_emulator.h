@@ -15,6 +15,7 @@
 #define TORCH_EXT_KERNEL(threads, blocks) void
 #define TORCH_EXT_DEVICE inline
 #define TORCH_EXT_UNROLL
+#define TORCH_EXT_NO_UNROLL
 
 namespace torch_ext::cuda {
 
@@ -29,6 +30,7 @@ struct Options {
   int64_t drop_barrier = -1;  // which barrier, in the order in which the code calls it, no thread waits at
   bool drop_waits = false;    // async_wait returns at once, and the data arrive at the next barrier but one
   int wait_extra = 0;         // async_wait leaves this many more groups in flight: a wrong stage
+  int poison = 0xff;          // what every byte of shared memory is at first: NaN, or 0x4b, large and finite in every type
 };
 Options& options();
 
@@ -204,7 +206,10 @@ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T
       }
   });
 }
-inline uint32_t to_tf32(uint32_t bits) { return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & 0xffffe000u; }
+inline uint32_t to_tf32(uint32_t bits) {
+  if ((bits & 0x7fffffff) > 0x7f800000) return bits | 0x400000;  // a NaN whose payload would be cut off stays one
+  return (bits + 0x1000) & 0xffffe000u;
+}
 
 // ---- Launching -------------------------------------------------------------------------------------------------------------
 

@@ -112,7 +112,7 @@ class Shared {
     bytes_ = bytes;
     begin_ = region_ + capacity_ - (bytes + 15) / 16 * 16;
   }
-  void poison() { std::memset(begin_, 0xff, size_t(bytes_)); }
+  void poison() { std::memset(begin_, options().poison, size_t(bytes_)); }
   char* begin() const { return begin_; }
   int64_t bytes() const { return bytes_; }
 
@@ -270,6 +270,7 @@ const char* run(const Launch& shape, const std::function<void()>& body) {
   m.error.clear();
   if (shape.blocks < 1 || shape.blocks > kMaxBlocks) return "the number of blocks is out of range";
   if (shape.threads < 1 || shape.threads > kMaxThreads) return "the number of threads is out of range";
+  if (shape.shared_bytes > kMaxSharedBytes) return "more shared memory than a GPU gives without being asked";
   m.shape = shape, m.count = shape.threads, m.body = &body;
   if (int(m.threads.size()) < m.count) m.threads.resize(size_t(m.count));
   m.warps.resize(size_t(m.count + kWarp - 1) / kWarp);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "csrc/cuda/device.h"
@@ -127,6 +128,83 @@ TEST_F(Emulator, RefusesLaunchesThatNoGpuTakes) {
   EXPECT_NE(launch(reverse, {0, kThreads, kReverseBytes}, nullptr, Arguments{from_, to_}), nullptr);
   EXPECT_NE(launch(reverse, {1, 1025, kReverseBytes}, nullptr, Arguments{from_, to_}), nullptr);
   EXPECT_NE(launch(reverse, {int64_t(1) << 31, kThreads, kReverseBytes}, nullptr, Arguments{from_, to_}), nullptr);
+  EXPECT_NE(launch(reverse, {1, kThreads, kMaxSharedBytes + 1}, nullptr, Arguments{from_, to_}), nullptr);
+}
+
+// ---- Matrices --------------------------------------------------------------------------------------------------------------
+
+// One product of 16 x 32 bytes by 32 bytes x 8 through shared memory, where `a` has its rows, and `b` its columns, or,
+// transposed, its rows; 16-bit elements of both may be loaded transposed.
+template <class T>
+struct ProductArguments {
+  const T* a;
+  const T* b;
+  float* c;
+  bool transposed;
+};
+
+template <class T>
+TORCH_EXT_KERNEL(32, 1)
+product(const ProductArguments<T> args) {
+  constexpr int kDepth = 32 / int(sizeof(T));
+  T* a = reinterpret_cast<T*>(shared_memory());
+  T* b = a + 16 * kDepth;
+  const int lane = thread_index();
+  for (int i = lane; i < 16 * kDepth; i += 32) a[i] = args.a[i];
+  for (int i = lane; i < 8 * kDepth; i += 32) b[i] = args.b[i];
+  sync_block();
+  uint32_t left[4], right[4];
+  // Of `b` only two matrices are there: the other lanes give the addresses of the same.
+  if (args.transposed) {
+    load_matrices_transposed(left, a + (lane / 16 * 8 + lane % 8) * 16 + lane / 8 % 2 * 8);
+    load_matrices_transposed(right, b + lane % 16 * 8);
+  } else {
+    load_matrices(left, a + lane % 16 * kDepth + lane / 16 * (kDepth / 2));
+    load_matrices(right, b + lane % 8 * kDepth + lane / 8 % 2 * (kDepth / 2));
+  }
+  float c[4] = {1, 2, 3, 4};
+  multiply(c, left, right[0], right[1], T{});
+  for (int e = 0; e < 4; ++e) args.c[(lane / 4 + e / 2 * 8) * 8 + lane % 4 * 2 + e % 2] = c[e];
+}
+
+template <class T>
+void expect_product(bool transposed) {
+  constexpr int kDepth = 32 / int(sizeof(T));
+  const auto at = [&](int row, int depth, int rows) { return transposed ? depth * rows + row : row * kDepth + depth; };
+  alignas(16) T a[16 * kDepth], b[8 * kDepth];
+  float c[16 * 8];
+  const auto value_a = [](int row, int depth) { return float((row * 5 + depth * 3) % 7 - 3); };
+  const auto value_b = [](int column, int depth) { return float((column * 3 + depth * 11) % 9 - 4); };
+  for (int depth = 0; depth < kDepth; ++depth) {
+    for (int row = 0; row < 16; ++row) narrow(value_a(row, depth), a[at(row, depth, 16)]);
+    for (int column = 0; column < 8; ++column) narrow(value_b(column, depth), b[at(column, depth, 8)]);
+  }
+  ASSERT_EQ(launch(product<T>, {1, 32, 24 * 32}, nullptr, ProductArguments<T>{a, b, c, transposed}), nullptr);
+  for (int row = 0; row < 16; ++row)
+    for (int column = 0; column < 8; ++column) {
+      float sum = float(row / 8 * 2 + column % 2 + 1);
+      for (int depth = 0; depth < kDepth; ++depth) sum += value_a(row, depth) * value_b(column, depth);
+      EXPECT_EQ(c[row * 8 + column], sum) << row << " " << column;
+    }
+}
+
+TEST_F(Emulator, MultipliesMatrices) {
+  expect_product<bf16>(false);
+  expect_product<f16>(false);
+  expect_product<float>(false);
+  expect_product<bf16>(true);
+  expect_product<f16>(true);
+}
+
+TEST_F(Emulator, RoundsToTf32) {
+  const auto rounded = [](uint32_t bits) { return as_float(to_tf32(bits)); };
+  EXPECT_EQ(rounded(0x3f800000), 1.f);
+  EXPECT_EQ(rounded(0x3f800fff), 1.f);
+  EXPECT_EQ(rounded(0x3f801000), 0x1.004p0f) << "a tie goes away from zero";
+  EXPECT_EQ(rounded(0xbf801000), -0x1.004p0f);
+  EXPECT_EQ(rounded(0x7f800000), INFINITY);
+  EXPECT_EQ(rounded(0x7f7fffff), INFINITY);
+  EXPECT_TRUE(std::isnan(rounded(0x7f800001)));
 }
 
 // Shared memory ends where a page begins that cannot be touched.
