@@ -11,7 +11,7 @@
 namespace torch_ext::cuda {
 
 inline constexpr int kFewThreads = 128;
-inline constexpr int kFewTaps = 16;    // of a thread, for weights
+inline constexpr int kFewTaps = 16;  // of a thread, for weights
 
 // Which channels of the result a thread has.
 enum class FewChannels : int32_t {
