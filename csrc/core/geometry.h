@@ -103,6 +103,10 @@ enum class Operation : int32_t {
 enum class Type : int32_t { f32, f64, bf16, f16 };
 TORCH_EXT_HD constexpr int64_t bytes_of(Type type) { return type == Type::f64 ? 8 : type == Type::f32 ? 4 : 2; }
 
+// How far the operands of float32 products may be rounded, where that makes them faster: not at all, or to about the 16 or the 8
+// leading bits of two or one bf16.
+enum class Precision : int32_t { full, high, medium };
+
 // Everything that a plan depends on besides the machine. Tensors that the operation writes are dense enough to hold each of
 // their elements once; tensors that it reads may have any strides, 0 included (expanded).
 struct Problem {
@@ -113,6 +117,7 @@ struct Problem {
   Strides x, w, y;
   bool transforms_allowed = true;  // algorithms whose bits depend on the batch size (Winograd is chosen by the amount of work)
   bool prepacked = false;          // the weights are packed ahead: packing costs nothing
+  Precision precision = Precision::full;  // of f32
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
@@ -121,7 +126,7 @@ inline uint64_t hash_of(const Problem& p, uint64_t seed) {
   uint64_t hash = seed;
   const auto mix = [&](int64_t v) { hash = (hash ^ uint64_t(v)) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29; };
   mix(int64_t(p.operation) | int64_t(p.type) << 8 | int64_t(p.bias) << 16 | int64_t(p.transforms_allowed) << 17 |
-      int64_t(p.prepacked) << 18);
+      int64_t(p.prepacked) << 18 | int64_t(p.precision) << 19);
   for (int64_t v : {p.geometry.batch, p.geometry.groups, p.geometry.x_channels, p.geometry.y_channels}) mix(v);
   for (const Axis& a : p.geometry.axis)
     for (int64_t v : {a.x, a.w, a.y, a.stride, a.dilation, a.offset}) mix(v);

@@ -5,6 +5,10 @@
 // samples in one tile), strides and dilations cost nothing in the inner loop and no padded copy is made. Tensors whose channels
 // are not contiguous pass through a box in cache on their way in and out; so does an input that is not of the type `In` that the
 // tiles multiply. Results of 16 bits are rounded by the tiles, from sums that stay in cache.
+//
+// Matrix registers multiply bf16 so much faster than vectors multiply float32 that a float32 is worth being split into the three
+// bf16 that it is the sum of, for six products (the three smallest of the nine are below its rounding), and a float16 into two,
+// for three. Values that cannot be split are left to the kernel that multiplies them as they are.
 #include "csrc/cpu/gather.h"
 
 #include <algorithm>
@@ -16,6 +20,7 @@
 #include "csrc/cpu/phases.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/split.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -38,12 +43,14 @@ class Gather final : public Plan {
  public:
   using Real = typename Operand<In>::Real;  // in which is summed
   static constexpr int64_t kTerms = Operand<In>::terms;
-  Gather(const Problem& problem, const Tiles<Real>& tiles, int threads);
+  static constexpr bool kSplit = std::is_same_v<In, SplitBf16>;
+  // `exact` computes what cannot be split into `parts`.
+  Gather(const Problem& problem, const Tiles<Real>& tiles, int threads, int parts = 1, std::shared_ptr<const Plan> exact = {});
   std::string describe() const override;
-  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
   std::string packing() const override;
-  int64_t packed_bytes() const override { return int64_t(sizeof(PackedHeader)) + panel_bytes(); }
+  int64_t packed_bytes() const override { return own_packed_bytes() + (exact_ ? exact_->packed_bytes() : 0); }
   void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override;
 
  private:
@@ -56,9 +63,13 @@ class Gather final : public Plan {
   int64_t block_count() const;
   CellBlock block(int64_t index) const;
   bool pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const;
+  bool pack_split(const void* weights, int64_t panel, int64_t begin, int64_t end, Real* to) const;
+  void run_exactly(const Buffers& buffers, const Parallel& parallel) const;
+  // `splits` becomes false where the input cannot be split; the result is not right then.
   void run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const Panels& packed,
-                 std::byte* scratch) const;
-  RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box) const;
+                 std::byte* scratch, std::atomic<bool>& splits) const;
+  RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box,
+                                     std::atomic<bool>& splits) const;
   void run_phase(const Phase<Real>& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                  const Real* bias) const;
   void run_phase_exactly(const Phase<Real>& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
@@ -68,17 +79,20 @@ class Gather final : public Plan {
   int64_t lanes() const { return tiles_->lanes; }
   int64_t taps() const { return p_.geometry.w_positions(); }
   // Of a panel, and of all panels of a group, of which the last one may be narrower.
-  int64_t panel_size() const { return taps() * tap_pitch<Real>(depth_, width_); }
+  int64_t panel_size() const { return taps() * tap_pitch<Real>(parts_ * depth_, width_); }
   int64_t group_size() const { return panels_ * panel_size(); }
   int64_t result_bytes() const { return bytes_of(p_.type); }
   int64_t panel_bytes() const { return p_.geometry.groups * group_size() * int64_t(sizeof(Real)); }
+  int64_t own_packed_bytes() const { return round_up(int64_t(sizeof(PackedHeader)) + panel_bytes(), alignof(PackedHeader)); }
 
   Problem p_;
   const Tiles<Real>* tiles_;
+  int parts_;
+  std::shared_ptr<const Plan> exact_;
   GatherAxis axis_[kAxes];
   Strides in_, out_;
   int64_t channels_, columns_;  // of a group that are summed over, and of the result
-  int64_t depth_;               // the former in units of a tile
+  int64_t depth_;               // the former in units of a tile, of one part
   bool in_place_input_, in_place_output_, narrow_;
   bool ask_for_rows_;                       // of the input in advance, as none is read twice (kernel <= stride)
   int64_t vectors_, width_, panels_;        // vectors and columns of a panel, panels of a group
@@ -102,9 +116,11 @@ WeightsMatrix weights_matrix(const Problem& p) {
 }
 
 template <class In>
-Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads)
+Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads, int parts, std::shared_ptr<const Plan> exact)
     : p_(problem),
       tiles_(&tiles),
+      parts_(parts),
+      exact_(std::move(exact)),
       axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
       in_(p_.operation == Operation::conv_transpose ? p_.x : p_.y),
       out_(p_.operation == Operation::conv_transpose ? p_.y : p_.x) {
@@ -113,7 +129,8 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   columns_ = matrix.columns;
   depth_ = round_up(parts_of(channels_, kTerms), tiles_->depth_step);
   narrow_ = result_bytes() < int64_t(sizeof(Real));
-  in_place_input_ = result_bytes() == int64_t(sizeof(In)) && channels_ == depth_ * kTerms && (in_.channel == 1 || channels_ == 1);
+  in_place_input_ =
+      !kSplit && result_bytes() == int64_t(sizeof(In)) && channels_ == depth_ * kTerms && (in_.channel == 1 || channels_ == 1);
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   ask_for_rows_ = in_place_input_ && taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
 
@@ -123,7 +140,7 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   panels_ = parts_of(total, vectors_);
   width_ = vectors_ * lanes();
   for (int64_t vectors : {vectors_, panel_vectors(panels_ - 1)})
-    packers_.emplace_back(*tiles_, p_.type, matrix, vectors * lanes(), kTerms, depth_);
+    packers_.emplace_back(*tiles_, p_.type, matrix, vectors * lanes(), kSplit ? 1 : kTerms, kSplit ? kTerms * depth_ : depth_);
 
   choose_blocks();
 
@@ -143,12 +160,12 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   pointers = BlockRows<Real>::pointers(axis_, pointers, narrow_);
 
   // A pitch that is a multiple of 2 KB would put the rows of a tile into a few sets of the L1 cache.
-  box_pitch_ = round_up(depth_ * kTerms, 64 / int64_t(sizeof(In)));
+  box_pitch_ = round_up(parts_ * depth_ * kTerms, 64 / int64_t(sizeof(In)));
   if (box_pitch_ * int64_t(sizeof(In)) % 2048 == 0) box_pitch_ += 64 / int64_t(sizeof(In));
 
   const Geometry& g = p_.geometry;
   panels_part_ = layout_.shared(panel_bytes());  // not touched where weights are packed ahead
-  zeros_part_ = layout_.shared(depth_ * int64_t(sizeof(Real)));
+  zeros_part_ = layout_.shared(parts_ * depth_ * int64_t(sizeof(Real)));
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * int64_t(sizeof(Real)));
   in_box_part_ = layout_.per_thread(in_place_input_ ? 0 : in_box * box_pitch_ * int64_t(sizeof(In)));
   out_box_part_ = layout_.per_thread(in_place_output_ ? 0 : out_box * width_ * result_bytes());
@@ -165,7 +182,7 @@ void Gather<In>::choose_blocks() {
   for (const GatherAxis& axis : axis_) out_per_cell *= axis.out_step, in_per_cell *= axis.in_step, cells *= axis.cells;
   int64_t limit = kMaxCells;
   limit = std::min(limit, kPointerBytes / (taps() * int64_t(sizeof(void*))));
-  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (in_per_cell * channels_ * int64_t(sizeof(In))));
+  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (in_per_cell * parts_ * channels_ * int64_t(sizeof(In))));
   if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
   const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(channels_) * double(taps());
@@ -222,7 +239,7 @@ void Gather<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
   Real* zeros = layout_.at<Real>(workspace, zeros_part_);
-  std::fill(zeros, zeros + depth_, Real(0));
+  std::fill(zeros, zeros + parts_ * depth_, Real(0));
   Real* bias = layout_.at<Real>(workspace, bias_part_);
   std::fill(bias, bias + g.groups * panels_ * width_, Real(0));
   if (buffers.bias)
@@ -235,26 +252,36 @@ void Gather<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   } else {
     packed.finite = pack_panels(buffers, parallel, layout_.at<Real>(workspace, panels_part_));
   }
+  if (exact_ && !packed.finite) return run_exactly(buffers, parallel);
 
   // Panels outermost: what threads compute at the same time shares its panels in the outer caches.
   const int64_t blocks = block_count(), slices = parts_of(panels_, panels_per_item_);
+  std::atomic<bool> splits{true};
   parallel.for_each(g.groups * slices * blocks, [&](int64_t index, int thread) {
+    if (!splits) return;
     if (tiles_->enter) tiles_->enter();
     const int64_t slice = index / blocks % slices, group = index / blocks / slices;
     run_block(buffers, block(index % blocks), group,
               {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, packed,
-              layout_.thread(workspace, thread));
+              layout_.thread(workspace, thread), splits);
     if (tiles_->leave) tiles_->leave();
   });
+  if (!splits) run_exactly(buffers, parallel);
+}
+
+// The whole problem without splitting; weights that are packed ahead are there in that form too.
+template <class In>
+void Gather<In>::run_exactly(const Buffers& buffers, const Parallel& parallel) const {
+  Buffers exact = buffers;
+  if (buffers.packed) exact.packed = static_cast<const std::byte*>(buffers.packed) + own_packed_bytes();
+  exact_->run(exact, parallel);
 }
 
 template <class In>
 std::string Gather<In>::packing() const {
   const Geometry& g = p_.geometry;
-  std::string text = "panels of " + std::to_string(width_) +
-                     (kTerms == 2         ? " pairs:"
-                      : sizeof(Real) == 4 ? " floats:"
-                                          : " doubles:");
+  std::string text = exact_ ? exact_->packing() + ", split into " + std::to_string(parts_) + ": " : "";
+  text += "panels of " + std::to_string(width_) + (kTerms == 2 ? " pairs:" : sizeof(Real) == 4 ? " floats:" : " doubles:");
   for (int64_t v : {g.groups, channels_, columns_, g.axis[0].w, g.axis[1].w, g.axis[2].w}) text += ' ' + std::to_string(v);
   return text;
 }
@@ -266,6 +293,7 @@ void Gather<In>::pack(const Buffers& buffers, const Parallel& parallel, void* pa
   // Between taps, and behind narrower panels, there are gaps: the same weights give the same bytes.
   std::memset(header + 1, 0, size_t(panel_bytes()));
   header->finite = pack_panels(buffers, parallel, reinterpret_cast<Real*>(header + 1));
+  if (exact_) exact_->pack(buffers, parallel, static_cast<std::byte*>(packed) + own_packed_bytes());
 }
 
 // Returns whether all weights are finite.
@@ -276,18 +304,41 @@ bool Gather<In>::pack_panels(const Buffers& buffers, const Parallel& parallel, R
   const int64_t chunks = parts_of(depth_, chunk), group_stride = p_.w.outer * p_.geometry.x_channels;
   std::atomic<bool> finite{true};
   parallel.for_each(p_.geometry.groups * panels_ * chunks, [&](int64_t index, int) {
-    const int64_t begin = index % chunks * chunk, panel = index / chunks % panels_, group = index / chunks / panels_;
-    if (!packers_[panel == panels_ - 1].pack(element(buffers.w, p_.type, group * group_stride), panel * width_, begin,
-                                             std::min(begin + chunk, depth_),
-                                             panels + group * group_size() + panel * panel_size()))
+    const int64_t begin = index % chunks * chunk, end = std::min(begin + chunk, depth_), panel = index / chunks % panels_;
+    const int64_t group = index / chunks / panels_;
+    const void* weights = element(buffers.w, p_.type, group * group_stride);
+    Real* to = panels + group * group_size() + panel * panel_size();
+    if (!(kSplit ? pack_split(weights, panel, begin, end, to)
+                 : packers_[panel == panels_ - 1].pack(weights, panel * width_, begin, end, to)))
       finite = false;
   });
   return finite;
 }
 
+// Units [begin, end) of a panel, as planes of the parts, the smallest first. Returns whether all can be split.
+template <class In>
+bool Gather<In>::pack_split(const void* weights, int64_t panel, int64_t begin, int64_t end, Real* to) const {
+  if constexpr (kSplit) {
+    const int64_t width = panel_vectors(panel) * lanes(), from_pitch = tap_pitch<Real>(kTerms * depth_, width);
+    thread_local std::vector<Real> whole;
+    whole.resize(size_t(taps() * from_pitch));
+    packers_[panel == panels_ - 1].pack(weights, panel * width_, kTerms * begin, kTerms * end, whole.data());
+    bool splits = true;
+    for (int64_t k = 0; k < taps(); ++k)
+      for (int64_t c = begin; c < end; ++c) {
+        const Real* row = whole.data() + k * from_pitch + kTerms * c * width;
+        Real* unit = to + k * tap_pitch<Real>(parts_ * depth_, width) + c * width;
+        splits = split_pairs(*tiles_, row, row + width, width, parts_, unit, depth_ * width) && splits;
+      }
+    return splits;
+  }
+  return false;
+}
+
 // Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought.
 template <class In>
-RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box) const {
+RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box,
+                                               std::atomic<bool>& splits) const {
   const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
   const int64_t start = group * channels_ * in_.channel, size = sizeof(In);
   if (in_place_input_)
@@ -306,10 +357,18 @@ RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const Cel
   }
   if (empty) return {};
   const int64_t sample = shape.positions() * box_pitch_, row = box_pitch_ * size;
-  for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
-    load_box(*tiles_, p_.type, element(in, p_.type, n * in_.outer + offset), shape, box + (n - block.sample.begin) * sample,
-             box_pitch_);
-  for (int64_t p = 0; channels_ < kTerms * depth_ && p < block.sample.size() * shape.positions(); ++p)
+  for (int64_t n = block.sample.begin; n < block.sample.end; ++n) {
+    const void* from = element(in, p_.type, n * in_.outer + offset);
+    In* to = box + (n - block.sample.begin) * sample;
+    if constexpr (kSplit) {
+      const bool all =
+          split_box(*tiles_, p_.type, from, shape, parts_, reinterpret_cast<uint16_t*>(to), box_pitch_, kTerms * depth_);
+      if (!all) splits = false;
+    } else {
+      load_box(*tiles_, p_.type, from, shape, to, box_pitch_);
+    }
+  }
+  for (int64_t p = 0; !kSplit && channels_ < kTerms * depth_ && p < block.sample.size() * shape.positions(); ++p)
     std::fill(box + p * box_pitch_ + channels_, box + p * box_pitch_ + kTerms * depth_, In{});
   RowsAt<const std::byte> rows{reinterpret_cast<const std::byte*>(box),
                                sample * size,
@@ -320,7 +379,7 @@ RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const Cel
 
 template <class In>
 void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const Panels& packed,
-                           std::byte* scratch) const {
+                           std::byte* scratch, std::atomic<bool>& splits) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   void* result = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
   int64_t corner = group * columns_ * out_.channel;
@@ -346,7 +405,7 @@ void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
   const Real* zeros = layout_.at<Real>(workspace, zeros_part_);
   const BlockRows<Real> rows{axis_,
                              p_.geometry.axis,
-                             load_input(buffers, block, group, layout_.at<In>(scratch, in_box_part_)),
+                             load_input(buffers, block, group, layout_.at<In>(scratch, in_box_part_), splits),
                              out,
                              zeros,
                              narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
@@ -377,7 +436,7 @@ void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
 template <class In>
 void Gather<In>::run_phase(const Phase<Real>& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                            const Real* bias) const {
-  const int64_t width = vectors * lanes(), pitch = tap_pitch<Real>(depth_, width);
+  const int64_t width = vectors * lanes(), pitch = tap_pitch<Real>(parts_ * depth_, width);
   constexpr int64_t kTapsAtOnce = 64;
   const Real* tap_panels[kTapsAtOnce];
   const auto pass = [&](int64_t first_tap, int64_t taps, int64_t first, int64_t depth, bool fresh, bool done) {
@@ -396,7 +455,9 @@ void Gather<In>::run_phase(const Phase<Real>& phase, const Real* panel, int64_t 
                           0,
                           done ? phase.narrow : nullptr,
                           out_offset * result_bytes(),
-                          p_.type};
+                          p_.type,
+                          parts_,
+                          depth_};
     const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(phase.positions, tallest);
     for (int64_t i = 0, m = 0; i < count; ++i) {
       // Tiles of even height.
@@ -457,20 +518,25 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
 
 }  // namespace
 
-std::shared_ptr<Plan> make_gather_of_pairs(const Problem& p, const Tiles<float>& tiles, int threads) {
-  return accepts(p) && p.type == Type::bf16 ? std::make_shared<Gather<bf16>>(p, tiles, threads) : nullptr;
+std::shared_ptr<Plan> make_gather_of_pairs(const Problem& p, const Tiles<float>& tiles, const Request& request) {
+  if (!accepts(p) || p.type == Type::f64) return nullptr;
+  if (p.type == Type::bf16) return std::make_shared<Gather<bf16>>(p, tiles, request.threads);
+  if (tiles.depth_step == 1) return nullptr;  // vectors multiply float32 as fast
+  return std::make_shared<Gather<SplitBf16>>(p, tiles, request.threads, bf16_parts(p),
+                                             make(p, std::min(request.isa, Isa::avx512), request));
 }
 
 #if defined(__x86_64__)
 std::shared_ptr<Plan> make_gather_amx(const Problem& p, const Request& request) {
-  // Tiles of 32 channels by 16: fewer are left to others.
-  constexpr int64_t kMinChannels = 12;
+  // Tiles of 32 channels by 16: fewer are left to others, and what is split must pay for that too.
   const WeightsMatrix m = weights_matrix(p);
-  if (!request.by_name && std::min(m.depth, m.columns) < kMinChannels) return nullptr;
-  return make_gather_of_pairs(p, amx_tiles(), request.threads);
+  const int64_t positions = p.geometry.batch * std::min(p.geometry.x_positions(), p.geometry.y_positions());
+  const bool few = p.type == Type::bf16 ? std::min(m.depth, m.columns) < 12 : std::min(m.depth, m.columns) < 32 || positions < 64;
+  if (!request.by_name && (few || !matrices_take(p.type))) return nullptr;
+  return make_gather_of_pairs(p, amx_tiles(), request);
 }
 std::shared_ptr<Plan> make_gather_avx512_bf16(const Problem& p, const Request& request) {
-  return request.by_name || pairs_are_fast() ? make_gather_of_pairs(p, pair_tiles(), request.threads) : nullptr;
+  return request.by_name || pairs_are_fast() ? make_gather_of_pairs(p, pair_tiles(), request) : nullptr;
 }
 #endif
 std::shared_ptr<Plan> make_gather_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }

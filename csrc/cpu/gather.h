@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "csrc/core/geometry.h"
+#include "csrc/cpu/kernels.h"
 #include "csrc/cpu/tiles.h"
 
 namespace torch_ext::cpu {
@@ -64,7 +65,8 @@ struct GatherAxis {
   }
 };
 
-// The kernel of bf16 with tiles whose reals are pairs; null where it is not for the problem.
-std::shared_ptr<Plan> make_gather_of_pairs(const Problem& problem, const Tiles<float>& tiles, int threads);
+// The kernel with tiles whose reals are pairs of bf16; null where it is not for the problem. bf16 are multiplied as they are;
+// float16, as two parts, and float32, as three or as few as the problem's precision allows, take tiles of matrix registers.
+std::shared_ptr<Plan> make_gather_of_pairs(const Problem& problem, const Tiles<float>& tiles, const Request& request);
 
 }  // namespace torch_ext::cpu

@@ -9,7 +9,7 @@
 //
 // Where products of pairs of bf16 are fast, a row holds pairs of positions, i and i+1 along the innermost axis of x, and what
 // they meet in y: o and o+stride, for every o. Halves of pairs that lie outside are zero, so that tensors that hold an infinity
-// or a NaN are left to the other form.
+// or a NaN are left to the other form. Matrix registers take float32 and float16 as sums of bf16, as in gather.cpp.
 #include "csrc/cpu/outer.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ class Outer final : public Plan {
   using Real = typename Operand<In>::Real;               // in which is summed
   static constexpr int64_t kTerms = Operand<In>::terms;  // positions of a row of x
 
-  Outer(const Problem& problem, const Tiles<Real>& tiles, std::shared_ptr<const Plan> exact, int threads);
+  Outer(const Problem& problem, const Tiles<Real>& tiles, std::shared_ptr<const Plan> exact, int threads, int parts = 1);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
@@ -93,7 +93,8 @@ class Outer final : public Plan {
 
   Problem p_;
   const Tiles<Real>* tiles_;
-  std::shared_ptr<const Plan> exact_;  // for tensors that are not finite, where rows are pairs
+  int values_;                         // bf16 that a value is split into
+  std::shared_ptr<const Plan> exact_;  // for tensors that are not finite or cannot be split, where rows are pairs
   bool swapped_;                       // a is y, b is x
   int64_t m_, n_, pitch_;              // channels of a and b in a group; pitch of a row of sums
   int64_t vectors_, panels_;           // of a row of sums
@@ -106,14 +107,15 @@ class Outer final : public Plan {
 };
 
 template <class In>
-Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, std::shared_ptr<const Plan> exact, int threads)
+Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, std::shared_ptr<const Plan> exact, int threads, int parts)
     : p_(problem),
       tiles_(&tiles),
+      values_(parts),
       exact_(std::move(exact)),
-      x_(tiles, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, whole_x(p_), tiles.a_by_channel, kTerms,
-         kTerms - 1),
+      x_(tiles, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, whole_x(p_), tiles.a_by_channel, kTerms, kTerms - 1,
+         parts),
       y_(tiles, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, reach(whole_x(p_)), false, 1,
-         (kTerms - 1) * p_.geometry.axis[2].stride, kTerms > 1 ? met_by_pairs(p_.geometry.axis[2]) : std::vector{true}) {
+         (kTerms - 1) * p_.geometry.axis[2].stride, parts, kTerms > 1 ? met_by_pairs(p_.geometry.axis[2]) : std::vector{true}) {
   const Geometry& g = p_.geometry;
   // Lanes go along the wider side; where both fill a vector, along the one that is contiguous in the result.
   const bool x_narrow = g.x_channels < lanes(), y_narrow = g.y_channels < lanes();
@@ -160,7 +162,7 @@ void Outer<In>::choose_chunks() {
   const Geometry& g = p_.geometry;
   int64_t y_per_x = 1;
   for (const Axis& axis : g.axis) y_per_x *= std::min(axis.stride, std::max<int64_t>(axis.y, 1));
-  const int64_t bytes = (g.x_channels / kTerms + y_per_x * g.y_channels) * int64_t(sizeof(Real));
+  const int64_t bytes = values_ * (g.x_channels / kTerms + y_per_x * g.y_channels) * int64_t(sizeof(Real));
   int64_t room = std::clamp<int64_t>(kTerms * kChunkBytes / bytes, 1, kTerms * kChunkPositions);
   for (int a = kAxes - 1; a >= 0; --a) {
     const int64_t extent = g.axis[a].x;
@@ -340,14 +342,19 @@ void Outer<In>::runs_of(const Chunk& c, const int64_t* tap, const RowView<Real>&
     if (begin[a] >= end[a]) return;
   }
   const int64_t first = begin[2] / kTerms, count = parts_of(end[2], kTerms) - first;  // rows of x
-  for (int64_t n = c.sample_begin; n < c.sample_end; ++n)
-    for (int64_t i0 = begin[0]; i0 < end[0]; ++i0)
-      for (int64_t i1 = begin[1]; i1 < end[1]; ++i1) {
-        const Real* from_x = x.origin + n * x.sample + i0 * x.axis[0] + i1 * x.axis[1] + first * x.axis[2];
-        const Real* from_y = y.origin + n * y.sample + axis[0].reach(i0, tap[0]) * y.axis[0] +
-                             axis[1].reach(i1, tap[1]) * y.axis[1] + axis[2].reach(first * kTerms, tap[2]) * y.axis[2];
-        runs.list.push_back({swapped_ ? from_y : from_x, swapped_ ? from_x : from_y, count});
-      }
+  // The smallest products of parts first, while the sums are small; those below the rounding of the largest are left out.
+  for (int both = values_ - 1; both >= 0; --both)
+    for (int64_t n = c.sample_begin; n < c.sample_end; ++n)
+      for (int64_t i0 = begin[0]; i0 < end[0]; ++i0)
+        for (int64_t i1 = begin[1]; i1 < end[1]; ++i1) {
+          const Real* from_x = x.origin + n * x.sample + i0 * x.axis[0] + i1 * x.axis[1] + first * x.axis[2];
+          const Real* from_y = y.origin + n * y.sample + axis[0].reach(i0, tap[0]) * y.axis[0] +
+                               axis[1].reach(i1, tap[1]) * y.axis[1] + axis[2].reach(first * kTerms, tap[2]) * y.axis[2];
+          for (int i = 0; i <= both; ++i) {
+            const Real *of_x = from_x + i * x.plane, *of_y = from_y + (both - i) * y.plane;
+            runs.list.push_back({swapped_ ? of_y : of_x, swapped_ ? of_x : of_y, count});
+          }
+        }
 }
 
 template <class In>
@@ -409,15 +416,20 @@ bool pairs_pay(const Axis& axis) {
 }  // namespace
 
 std::shared_ptr<Plan> make_outer_of_pairs(const Problem& p, const Tiles<float>& tiles, const Request& request) {
-  if (!accepts(p) || p.type != Type::bf16 || !pairs_pay(p.geometry.axis[kAxes - 1])) return nullptr;
-  return std::make_shared<Outer<bf16>>(p, tiles, make(p, std::min(request.isa, Isa::avx512), request), request.threads);
+  if (!accepts(p) || p.type == Type::f64 || !pairs_pay(p.geometry.axis[kAxes - 1])) return nullptr;
+  auto exact = make(p, std::min(request.isa, Isa::avx512), request);
+  if (p.type == Type::bf16) return std::make_shared<Outer<bf16>>(p, tiles, std::move(exact), request.threads);
+  if (!tiles.a_by_channel) return nullptr;  // vectors multiply float32 as fast
+  return std::make_shared<Outer<SplitBf16>>(p, tiles, std::move(exact), request.threads, bf16_parts(p));
 }
 
 #if defined(__x86_64__)
 std::shared_ptr<Plan> make_outer_amx(const Problem& p, const Request& request) {
   // Tiles of 16 channels by 16 by 32 positions of a line: where less than a quarter would be used, others are faster.
   const Geometry& g = p.geometry;
-  if (!request.by_name && (std::min(g.x_channels, g.y_channels) < 12 || g.axis[kAxes - 1].x < 8)) return nullptr;
+  const int64_t least = p.type == Type::bf16 ? 12 : 32;  // what is split must pay for that too
+  const bool few = std::min(g.x_channels, g.y_channels) < least || g.axis[kAxes - 1].x < 8;
+  if (!request.by_name && (few || !matrices_take(p.type))) return nullptr;
   return make_outer_of_pairs(p, amx_tiles(), request);
 }
 std::shared_ptr<Plan> make_outer_avx512_bf16(const Problem& p, const Request& request) {

@@ -5,7 +5,8 @@
 
 namespace torch_ext::cpu {
 
-// The kernel of bf16 with tiles whose reals are pairs; null where it is not for the problem.
+// The kernel with tiles whose reals are pairs of bf16, of the types of make_gather_of_pairs; null where it is not for the
+// problem.
 std::shared_ptr<Plan> make_outer_of_pairs(const Problem& problem, const Tiles<float>& tiles, const Request& request);
 
 }  // namespace torch_ext::cpu

@@ -30,6 +30,16 @@ struct Operand<bf16> {
   static constexpr int64_t terms = 2;
 };
 
+// A float32 or a float16 as the sum of bf16 parts (Tiles::split), each of them in a plane of its own.
+struct SplitBf16 {
+  uint16_t bits;
+};
+template <>
+struct Operand<SplitBf16> {
+  using Real = float;
+  static constexpr int64_t terms = 2;
+};
+
 // rows[(p0*extent1 + p1)*extent2 + p2)*pitch + c] = from[p, c], pitch >= channels. The second form is a move.
 template <class In>
 void load_box(const Tiles<typename Operand<In>::Real>& tiles, Type type, const void* from, Box box, In* rows, int64_t pitch);

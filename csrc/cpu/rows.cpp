@@ -10,7 +10,7 @@ namespace torch_ext::cpu {
 
 template <class In>
 Rows<In>::Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int64_t extent, int64_t channels, const Region& whole,
-               bool by_channel, int64_t step, int64_t gap, std::vector<bool> used)
+               bool by_channel, int64_t step, int64_t gap, int parts, std::vector<bool> used)
     : tiles_(&tiles),
       type_(type),
       strides_(strides),
@@ -20,6 +20,7 @@ Rows<In>::Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int6
       by_channel_(by_channel),
       step_(step),
       gap_(gap),
+      parts_(parts),
       used_(std::move(used)),
       in_place_(std::is_same_v<In, Real> && bytes_of(type) == int64_t(sizeof(Real)) && (strides.channel == 1 || channels == 1)) {}
 
@@ -38,7 +39,8 @@ template <class In>
 int64_t Rows<In>::box_bytes(int64_t samples, const int64_t* lengths) const {
   // A tile may read a whole vector of the last row.
   const int64_t rows = parts_of(lengths[2], step_), slack = kMaxLanes * int64_t(sizeof(Real));
-  return slack + samples * lengths[0] * lengths[1] * (by_channel_ ? line_pitch(rows) : rows) * pitch_ * int64_t(sizeof(Real));
+  const int64_t line = (by_channel_ ? line_pitch(rows) : rows) * pitch_ * int64_t(sizeof(Real));
+  return parts_ * (slack + samples * lengths[0] * lengths[1] * line);
 }
 
 template <class In>
@@ -66,10 +68,11 @@ auto Rows<In>::boxed(const Region& region, Real* box) const -> RowView<Real> {
 
 template <class In>
 auto Rows<In>::load(const void* tensor, int64_t first_channel, int64_t channels, int64_t sample_begin, int64_t sample_end,
-                    const Region& region, Real* box, std::atomic<bool>& finite) const -> RowView<Real> {
+                    const Region& region, Real* box, std::atomic<bool>& finite, int64_t plane) const -> RowView<Real> {
   if (region.empty()) return {};
   const Strides& s = strides_;
   RowView<Real> view = boxed(region, box);
+  view.plane = plane ? plane : (sample_end - sample_begin) * view.sample + kMaxLanes;
   for (int64_t n = sample_begin; n < sample_end; ++n, box += view.sample) {
     const int64_t offset = n * s.outer + first_channel * s.channel;
     if constexpr (std::is_same_v<In, Real>) {
@@ -81,13 +84,26 @@ auto Rows<In>::load(const void* tensor, int64_t first_channel, int64_t channels,
       }
       load_box(*tiles_, type_, element(tensor, type_, corner), shape, box, pitch_);
     } else {
+      // What rows of the line read.
+      const int64_t begin = region.begin[2], low = std::max<int64_t>(begin, 0);
+      const int64_t high = by_channel_ ? region.end[2] : std::min(extent_, begin + (rows(region, 2) - 1) * step_ + gap_ + 1);
       for (int64_t p0 = region.begin[0]; p0 < region.end[0]; ++p0)
         for (int64_t p1 = region.begin[1]; p1 < region.end[1]; ++p1) {
-          const void* line = element(tensor, type_, offset + p0 * s.axis[0] + p1 * s.axis[1]);
+          const void* from = element(tensor, type_, offset + p0 * s.axis[0] + p1 * s.axis[1]);
           Real* to = box + (p0 - region.begin[0]) * view.axis[0] + (p1 - region.begin[1]) * view.axis[1];
-          if (!(by_channel_ ? load_by_channel(line, region.begin[2], region.end[2], channels, view.channel, to)
-                            : load_pairs(line, region.begin[2], rows(region, 2), channels, to)))
-            finite = false;
+          if constexpr (std::is_same_v<In, SplitBf16>) {
+            thread_local std::vector<uint16_t> stage;
+            const int64_t room = round_up(channels, 32), pitch = parts_ * room;
+            stage.resize(size_t(std::max<int64_t>(high - low, 1) * pitch));
+            const Box line{{1, 1, std::max<int64_t>(high - low, 0)}, {0, 0, s.axis[2]}, channels, s.channel};
+            if (!split_box(*tiles_, type_, element(from, type_, low * s.axis[2]), line, parts_, stage.data(), pitch, room))
+              finite = false;
+            for (int i = 0; i < parts_; ++i)
+              load_line({stage.data() + i * room - low * pitch, pitch, 1}, region, channels, view.channel, to + i * view.plane);
+          } else {
+            const Line line{static_cast<const uint16_t*>(from), s.axis[2], s.channel};
+            if (!load_line(line, region, channels, view.channel, to)) finite = false;
+          }
         }
     }
   }
@@ -95,50 +111,60 @@ auto Rows<In>::load(const void* tensor, int64_t first_channel, int64_t channels,
   return view;
 }
 
-// `count` rows of pairs, the first of which starts at position `begin` of the line. Returns whether all is finite.
+// Returns whether all is finite.
 template <class In>
-bool Rows<In>::load_pairs(const void* line, int64_t begin, int64_t count, int64_t channels, Real* to) const
-    requires(Operand<In>::terms == 2) {
-  const int64_t low = std::max<int64_t>(begin, 0), high = std::min(extent_, begin + (count - 1) * step_ + gap_ + 1);
-  const auto* source = static_cast<const uint16_t*>(line);
-  int64_t source_pitch = strides_.axis[2];
-  if (strides_.channel != 1 && low < high) {
-    thread_local std::vector<uint16_t> stage;
-    source_pitch = round_up(channels, 32);
-    stage.resize(size_t((high - low) * source_pitch));
-    const Box shape{{1, 1, high - low}, {0, 0, strides_.axis[2]}, channels, strides_.channel};
-    load_box(*tiles_, type_, source + low * strides_.axis[2], shape, reinterpret_cast<bf16*>(stage.data()), source_pitch);
-    source = stage.data() - low * source_pitch;
+bool Rows<In>::load_line(const Line& line, const Region& region, int64_t channels, int64_t line_pitch, Real* to) const {
+  return by_channel_ ? load_by_channel(line, region.begin[2], region.end[2], channels, line_pitch, to)
+                     : load_pairs(line, region.begin[2], rows(region, 2), channels, to);
+}
+
+// `count` rows of pairs, the first of which starts at position `begin` of the line.
+template <class In>
+bool Rows<In>::load_pairs(Line line, int64_t begin, int64_t count, int64_t channels, Real* to) const {
+  if constexpr (Operand<In>::terms == 2) {
+    const int64_t low = std::max<int64_t>(begin, 0), high = std::min(extent_, begin + (count - 1) * step_ + gap_ + 1);
+    if (line.channel != 1 && low < high) {
+      thread_local std::vector<uint16_t> stage;
+      const int64_t pitch = round_up(channels, 32);
+      stage.resize(size_t((high - low) * pitch));
+      const Box shape{{1, 1, high - low}, {0, 0, line.position}, channels, line.channel};
+      load_box(*tiles_, Type::bf16, line.at + low * line.position, shape, reinterpret_cast<bf16*>(stage.data()), pitch);
+      line = {stage.data() - low * pitch, pitch, 1};
+    }
+    const auto row = [&](int64_t position) {
+      return position >= low && position < high ? line.at + position * line.position : nullptr;
+    };
+    bool finite = true;
+    const int64_t period = int64_t(used_.size());
+    int64_t rest = (begin % period + period) % period;
+    for (int64_t r = 0; r < count; ++r, begin += step_, to += pitch_) {
+      if (used_[size_t(rest)]) finite = tiles_->pair(row(begin), row(begin + gap_), to, channels) && finite;
+      rest = rest + step_ < period ? rest + step_ : (rest + step_) % period;
+    }
+    return finite;
   }
-  const auto row = [&](int64_t position) {
-    return position >= low && position < high ? source + position * source_pitch : nullptr;
-  };
-  bool finite = true;
-  const int64_t period = int64_t(used_.size());
-  int64_t rest = (begin % period + period) % period;
-  for (int64_t r = 0; r < count; ++r, begin += step_, to += pitch_) {
-    if (used_[size_t(rest)]) finite = tiles_->pair(row(begin), row(begin + gap_), to, channels) && finite;
-    rest = rest + step_ < period ? rest + step_ : (rest + step_) % period;
-  }
-  return finite;
+  return false;
 }
 
 // The positions [begin, end) of a line, all inside it, and zeros up to the end of the room for them and for 16 more channels.
 template <class In>
-bool Rows<In>::load_by_channel(const void* line, int64_t begin, int64_t end, int64_t channels, int64_t line_pitch, Real* to) const
-    requires(Operand<In>::terms == 2) {
-  const int64_t step = strides_.axis[2], count = end - begin, pitch = 2 * line_pitch;
-  const auto* source = static_cast<const uint16_t*>(line) + begin * step;
-  auto* halves = reinterpret_cast<uint16_t*>(to);
-  if (strides_.channel == 1 && channels > 1) {
-    tiles_->transpose_halves(source, step, halves, pitch, channels, count);
-  } else {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t p = 0; p < count; ++p) halves[c * pitch + p] = source[c * strides_.channel + p * step];
+bool Rows<In>::load_by_channel(const Line& line, int64_t begin, int64_t end, int64_t channels, int64_t line_pitch,
+                               Real* to) const {
+  if constexpr (Operand<In>::terms == 2) {
+    const int64_t step = line.position, count = end - begin, pitch = 2 * line_pitch;
+    const uint16_t* source = line.at + begin * step;
+    auto* halves = reinterpret_cast<uint16_t*>(to);
+    if (line.channel == 1 && channels > 1) {
+      tiles_->transpose_halves(source, step, halves, pitch, channels, count);
+    } else {
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t p = 0; p < count; ++p) halves[c * pitch + p] = source[c * line.channel + p * step];
+    }
+    for (int64_t c = 0; c < channels; ++c) std::fill(halves + c * pitch + count, halves + (c + 1) * pitch, uint16_t(0));
+    std::fill(to + channels * line_pitch, to + std::min(channels + 16, pitch_) * line_pitch, Real(0));
+    return tiles_->finite(to, channels * line_pitch);
   }
-  for (int64_t c = 0; c < channels; ++c) std::fill(halves + c * pitch + count, halves + (c + 1) * pitch, uint16_t(0));
-  std::fill(to + channels * line_pitch, to + std::min(channels + 16, pitch_) * line_pitch, Real(0));
-  return tiles_->finite(to, channels * line_pitch);
+  return false;
 }
 
 template <class In>
@@ -149,7 +175,8 @@ auto Rows<In>::load_all(const void* tensor, int64_t samples, int64_t groups, int
   // Slices of the first long axis.
   int axis = 0;
   while (axis < kAxes - 1 && whole_.end[axis] - whole_.begin[axis] == 1) ++axis;
-  const RowView<Real> all = boxed(whole_, box);
+  RowView<Real> all = boxed(whole_, box);
+  all.plane = samples * all.sample + kMaxLanes;
   const int64_t step = axis == kAxes - 1 ? step_ : 1, count = rows(whole_, axis);
   int64_t slice = std::clamp<int64_t>(slice_bytes / (all.axis[axis] * int64_t(sizeof(Real))), 1, count);
   if (by_channel_ && axis == kAxes - 1) slice = count;  // the lines of channels are whole
@@ -159,7 +186,7 @@ auto Rows<In>::load_all(const void* tensor, int64_t samples, int64_t groups, int
     Region region = whole_;
     region.begin[axis] += first * step;
     region.end[axis] = std::min(region.begin[axis] + slice * step, region.end[axis]);
-    load(tensor, 0, groups * channels_, n, n + 1, region, box + n * all.sample + first * all.axis[axis], finite);
+    load(tensor, 0, groups * channels_, n, n + 1, region, box + n * all.sample + first * all.axis[axis], finite, all.plane);
   });
   return all;
 }
@@ -167,5 +194,6 @@ auto Rows<In>::load_all(const void* tensor, int64_t samples, int64_t groups, int
 template class Rows<float>;
 template class Rows<double>;
 template class Rows<bf16>;
+template class Rows<SplitBf16>;
 
 }  // namespace torch_ext::cpu

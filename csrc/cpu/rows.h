@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // x or y as rows of contiguous channels, which outer-product tiles sum over: in place, or brought to a box. A row holds one
-// position or, where products of pairs of bf16 are summed, two positions of the innermost axis.
+// position or, where products of pairs of bf16 are summed, two positions of the innermost axis; where those are parts of values,
+// a box has a plane for each part, the largest first.
 #pragma once
 #include <atomic>
 #include <vector>
 
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
+#include "csrc/cpu/split.h"
 
 namespace torch_ext::cpu {
 
-// Where row 0 of sample 0 would lie, and the strides from there; axis[2] leads from one row to the next.
+// Where row 0 of sample 0 would lie, and the strides from there; axis[2] leads from one row to the next, `plane` from one part to
+// the next.
 template <class Real>
 struct RowView {
   const Real* origin;
-  int64_t sample, axis[kAxes], channel;
+  int64_t sample, axis[kAxes], channel, plane = 0;
 };
 
 // Positions [begin, end) of each axis.
@@ -35,7 +38,7 @@ class Rows {
   // tensor's, which has groups of `channels`, a row of a box has room. With `by_channel` the pairs of a line lie side by side in
   // a box, those of each channel in turn, with 16 zeros behind them.
   Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int64_t extent, int64_t channels, const Region& whole,
-       bool by_channel, int64_t step, int64_t gap, std::vector<bool> used = {true});
+       bool by_channel, int64_t step, int64_t gap, int parts, std::vector<bool> used = {true});
   void set_room(int64_t room);
 
   bool in_place() const { return in_place_; }
@@ -45,10 +48,11 @@ class Rows {
 
   // One group in the tensor itself.
   RowView<Real> view(const void* tensor, int64_t group) const;
-  // Brings a region, which begins where a row does, of some samples and channels to the box. `finite` becomes false where rows
-  // are pairs and one of them holds an infinity or a NaN.
+  // Brings a region, which begins where a row does, of some samples and channels to the box, with its planes this far apart, or
+  // as close as they fit. `finite` becomes false where rows are pairs and one of them holds an infinity or a NaN, or a value that
+  // cannot be split.
   RowView<Real> load(const void* tensor, int64_t first_channel, int64_t channels, int64_t sample_begin, int64_t sample_end,
-                     const Region& region, Real* box, std::atomic<bool>& finite) const;
+                     const Region& region, Real* box, std::atomic<bool>& finite, int64_t plane = 0) const;
   // All samples, positions and channels; threads take slices of a sample of about this many bytes at a time.
   RowView<Real> load_all(const void* tensor, int64_t samples, int64_t groups, int64_t slice_bytes, Real* box,
                          const Parallel& parallel, std::atomic<bool>& finite) const;
@@ -60,11 +64,14 @@ class Rows {
   static int64_t line_pitch(int64_t pairs) { return round_up(pairs, 16) + 16; }
   // Strides of a box of the region.
   RowView<Real> boxed(const Region& region, Real* box) const;
-  bool load_pairs(const void* line, int64_t begin, int64_t count, int64_t channels, Real* to) const
-      requires(Operand<In>::terms == 2);
-
-  bool load_by_channel(const void* line, int64_t begin, int64_t end, int64_t channels, int64_t line_pitch, Real* to) const
-      requires(Operand<In>::terms == 2);
+  // A line of positions of 16-bit values.
+  struct Line {
+    const uint16_t* at;
+    int64_t position, channel;  // strides
+  };
+  bool load_line(const Line& line, const Region& region, int64_t channels, int64_t line_pitch, Real* to) const;
+  bool load_pairs(Line line, int64_t begin, int64_t count, int64_t channels, Real* to) const;
+  bool load_by_channel(const Line& line, int64_t begin, int64_t end, int64_t channels, int64_t line_pitch, Real* to) const;
 
   const Tiles<Real>* tiles_;
   Type type_;
@@ -73,6 +80,7 @@ class Rows {
   Region whole_;
   bool by_channel_;
   int64_t step_, gap_;
+  int parts_;
   std::vector<bool> used_;
   int64_t pitch_ = 0;
   bool in_place_;

@@ -34,6 +34,12 @@ struct GatherTile {
   void* const* narrow = nullptr;
   int64_t narrow_offset = 0;
   Type type = Type::f32;
+  // Of tables whose reals are pairs of bf16 alone: rows are planes of parts of the values, `plane` reals each, the largest first,
+  // and panels are such planes, the smallest first. Summed are the products of all parts of rows and panels but those that the
+  // smallest ones of both would have, in rows[t][m][i*plane + first + c] * panels[t][((p + i)*plane + first + c)*width + n] for
+  // p + i < parts.
+  int parts = 1;
+  int64_t plane = 0;
 };
 
 // An outer-product tile: out[m*out_pitch + n] (+)= sum over runs r, p < count of a[r][p*a_pitch + m] * b[r][p*b_pitch + n], added
@@ -138,6 +144,11 @@ struct Tiles {
   // to[i] = the pair (even[i], odd[i]), zeros for what is null; in tables whose reals are pairs of bf16 alone. Returns whether
   // all is finite.
   bool (*pair)(const uint16_t* even, const uint16_t* odd, Real* to, int64_t count);
+  // Splits floats into the bf16 that they are the sum of, to[i*pitch + j] for i < parts, the largest first; what `parts` of them
+  // cannot hold is rounded. Returns whether all parts are what they should be: not for infinities, NaN and magnitudes above
+  // 2^120, nor below 2^-105, of which the matrix instructions would take parts for zero. In tables whose reals are pairs of bf16
+  // alone.
+  bool (*split)(const float* from, int64_t count, int parts, uint16_t* to, int64_t pitch);
   // Whether none of the values is an infinity or a NaN.
   bool (*finite)(const Real* values, int64_t count);
   // Contiguous conversion between the stored type (one that computes in Real) and Real.

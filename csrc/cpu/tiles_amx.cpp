@@ -99,8 +99,9 @@ struct Floats {
   static void store_first(float* p, int64_t n, Reg v) { _mm512_mask_storeu_ps(p, first(n), v); }
   static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   static void store_two_narrow(void* to, Reg low, Reg high) { _mm512_storeu_si512(to, __m512i(_mm512_cvtne2ps_pbh(high, low))); }
-  static void store_narrow(Type, void* to, int64_t n, Reg v) {
-    _mm256_mask_storeu_epi16(to, first(n), __m256i(_mm512_cvtneps_pbh(v)));
+  static void store_narrow(Type type, void* to, int64_t n, Reg v) {
+    const __m256i halves = type == Type::bf16 ? __m256i(_mm512_cvtneps_pbh(v)) : _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+    _mm256_mask_storeu_epi16(to, first(n), halves);
   }
 };
 

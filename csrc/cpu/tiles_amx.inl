@@ -46,25 +46,29 @@ void amx_gather_tile(const GatherTile<float>& t) {
   if (Blocks > 1) Amx::template zero<2>();
   if (Blocks > 1 && Vectors > 1) Amx::template zero<3>();
   alignas(64) float copies[Blocks][kRows * kUnits] = {};  // rows beyond the tile stay zero
-  for (int64_t tap = 0; tap < t.taps; ++tap) {
-    const float* const* rows = t.rows + tap * t.row_pitch;
-    const AmxRows low(rows, Blocks > 1 ? kRows : t.count, t.first), high(rows + kRows, Blocks > 1 ? t.count - kRows : 0, t.first);
-    const float* b = t.panels[tap] + t.first * width;
-    for (int64_t c = 0; c < t.depth; c += kUnits, b += kUnits * width) {
-      Amx::template load<4>(low.at(c, copies[0]), low.stride());
-      Amx::template load<6>(b, width * 4);
-      Amx::template add_product<0, 4, 6>();
-      if constexpr (Vectors > 1) {
-        Amx::template load<7>(b + kUnits, width * 4);
-        Amx::template add_product<1, 4, 7>();
+  // The smallest products of all taps first, while the sums are small.
+  for (int p = 0; p < t.parts; ++p)
+    for (int64_t tap = 0; tap < t.taps; ++tap) {
+      const float* const* rows = t.rows + tap * t.row_pitch;
+      const AmxRows low(rows, Blocks > 1 ? kRows : t.count, t.first), high(rows + kRows, Blocks > 1 ? t.count - kRows : 0, t.first);
+      for (int i = 0; p + i < t.parts; ++i) {
+        const float* b = t.panels[tap] + ((p + i) * t.plane + t.first) * width;
+        for (int64_t c = i * t.plane, end = c + t.depth; c < end; c += kUnits, b += kUnits * width) {
+          Amx::template load<4>(low.at(c, copies[0]), low.stride());
+          Amx::template load<6>(b, width * 4);
+          Amx::template add_product<0, 4, 6>();
+          if constexpr (Vectors > 1) {
+            Amx::template load<7>(b + kUnits, width * 4);
+            Amx::template add_product<1, 4, 7>();
+          }
+          if constexpr (Blocks > 1) {
+            Amx::template load<5>(high.at(c, copies[Blocks - 1]), high.stride());
+            Amx::template add_product<2, 5, 6>();
+          }
+          if constexpr (Blocks > 1 && Vectors > 1) Amx::template add_product<3, 5, 7>();
+        }
       }
-      if constexpr (Blocks > 1) {
-        Amx::template load<5>(high.at(c, copies[Blocks - 1]), high.stride());
-        Amx::template add_product<2, 5, 6>();
-      }
-      if constexpr (Blocks > 1 && Vectors > 1) Amx::template add_product<3, 5, 7>();
     }
-  }
   alignas(64) float sums[Blocks * kRows * width];
   store_sums<Amx, Blocks, Vectors>(sums);
   for (int m = 0; m < t.count; ++m) {

@@ -28,7 +28,7 @@ inline __attribute__((always_inline)) void store_results(const GatherTile<typena
       char* result = static_cast<char*>(t.narrow[m]) + t.narrow_offset;
       TORCH_EXT_UNROLL for (int v = 0; v < Vectors; v += 2) {
         if constexpr (requires { V::store_two_narrow(result, sums[0], sums[0]); })
-          if (v + 2 < Vectors || (v + 2 == Vectors && last == V::lanes)) {
+          if (t.type == Type::bf16 && (v + 2 < Vectors || (v + 2 == Vectors && last == V::lanes))) {
             V::store_two_narrow(result + 2 * v * V::lanes, sums[v], sums[v + 1]);
             continue;
           }

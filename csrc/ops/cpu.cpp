@@ -98,6 +98,7 @@ Tensor run_packed(Operation operation, const Tensor& first, const Tensor& second
   if (task.result.numel() == 0) return task.result;
   advise_huge_pages(task.result.mutable_data_ptr(), task.result.nbytes());
   const cpu::Parallel parallel = torch_threads();
+  if (task.problem.type == Type::f32) task.problem.precision = float32_precision();
   task.problem.prepacked = packed && packed->numel() > 0;
   auto plan = cpu::cached_plan(task.problem, parallel.threads);
   const void* packed_weights = task.problem.prepacked ? PackedTensor::for_plan(*packed, *plan) : nullptr;
@@ -124,6 +125,7 @@ Tensor prepack(const Tensor& src, const Tensor& weights, TORCH_EXT_FORM) {
   Task task = make_task(Operation::conv_transpose, src, weights, std::nullopt,
                         Form{size, strides, offset, dilations, groups, data_format, weights_format});
   const cpu::Parallel parallel = torch_threads();
+  if (task.problem.type == Type::f32) task.problem.precision = float32_precision();
   task.problem.prepacked = true;
   const auto plan = cpu::cached_plan(task.problem, parallel.threads);
   if (task.result.numel() == 0 || !plan->fingerprint) return at::empty({0}, src.options().dtype(at::kByte));

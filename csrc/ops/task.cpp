@@ -5,6 +5,16 @@
 
 namespace torch_ext::ops {
 
+Precision float32_precision() {
+  for (const at::Float32Op op : {at::Float32Op::CONV, at::Float32Op::MATMUL}) {
+    const auto allowed = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, op);
+    if (allowed == at::Float32Precision::IEEE) return Precision::full;
+    if (allowed == at::Float32Precision::TF32) return Precision::high;
+    if (allowed == at::Float32Precision::BF16) return Precision::medium;
+  }
+  return Precision::full;
+}
+
 Task make_task(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,
                const Form& form) {
   const SymSizes symbolic = checked_result_sizes(operation, first, second, bias, form);

@@ -13,6 +13,10 @@ struct Task {
   Tensor dense_bias;  // holds what `bias` points to
 };
 
+// How far operands of float32 products on the CPU may be rounded, as torch.backends.mkldnn.conv.fp32_precision says at this
+// moment or, where it says nothing, torch.set_float32_matmul_precision.
+Precision float32_precision();
+
 // Checks the arguments and allocates the result. Where that is empty there is nothing to compute.
 Task make_task(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,
                const Form& form);

@@ -48,16 +48,26 @@ struct Registers {
     EXPECT_TRUE(entered);
     for (int64_t m = 0; m < 16; ++m) std::memcpy(static_cast<char*>(to) + m * stride, registers[R].bytes[m], 64);
   }
+  // As the instruction is defined: the products of even and of odd elements are summed from zero, and their sum is added to what
+  // is there; what is below 2^-126 is taken for zero. Products of bf16 are exact in float32, so that no multiply-add is needed.
   template <int C, int A, int B>
   static void add_product() {
     uint16_t a[16][32], b[16][32];
-    float c[16][16];
+    float c[16][16], of_b[2][16][16];
     std::memcpy(a, &registers[A], sizeof(a));
     std::memcpy(b, &registers[B], sizeof(b));
     std::memcpy(c, &registers[C], sizeof(c));
-    for (int m = 0; m < 16; ++m)
-      for (int k = 0; k < 32; ++k)
-        for (int n = 0; n < 16; ++n) c[m][n] += wide(a[m][k]) * wide(b[k / 2][2 * n + k % 2]);
+    const auto flushed = [](float v) { return std::abs(v) < 0x1p-126f ? 0.f : v; };
+    for (int k = 0; k < 16; ++k)
+      for (int n = 0; n < 32; ++n) of_b[n % 2][k][n / 2] = flushed(wide(b[k][n]));
+    for (int m = 0; m < 16; ++m) {
+      float sums[2][16] = {};
+      for (int k = 0; k < 32; ++k) {
+        const float of_a = flushed(wide(a[m][k]));
+        for (int n = 0; n < 16; ++n) sums[k % 2][n] += of_a * of_b[k % 2][k / 2][n];
+      }
+      for (int n = 0; n < 16; ++n) c[m][n] = flushed(c[m][n] + flushed(sums[0][n] + sums[1][n]));
+    }
     std::memcpy(&registers[C], c, sizeof(c));
   }
 };
@@ -78,8 +88,14 @@ struct Floats {
     for (int i = 0; i < lanes; ++i) b[size_t(i)] += a[size_t(i)];
     return b;
   }
-  static void store_narrow(Type, void* to, int64_t n, const Reg& v) {
-    for (int64_t i = 0; i < std::min<int64_t>(n, lanes); ++i) narrow(v[size_t(i)], static_cast<bf16*>(to)[i]);
+  static void store_narrow(Type type, void* to, int64_t n, const Reg& v) {
+    for (int64_t i = 0; i < std::min<int64_t>(n, lanes); ++i) {
+      if (type == Type::bf16) {
+        narrow(v[size_t(i)], static_cast<bf16*>(to)[i]);
+      } else {
+        narrow(v[size_t(i)], static_cast<f16*>(to)[i]);
+      }
+    }
   }
 };
 
@@ -89,6 +105,23 @@ using namespace torch_ext::cpu;
 //
 #include "csrc/cpu/tiles_amx.inl"
 }  // namespace imitated
+
+// Tiles::split.
+bool split(const float* from, int64_t count, int parts, uint16_t* to, int64_t pitch) {
+  bool splits = true;
+  for (int64_t j = 0; j < count; ++j) {
+    float rest = from[j];
+    splits = splits && (rest == 0 || (std::abs(rest) >= 0x1p-105f && std::abs(rest) <= 0x1p120f));
+    for (int i = 0; i < parts; ++i) {
+      bf16 part;
+      narrow(rest, part);
+      if (i + 1 < parts) std::memcpy(&part, reinterpret_cast<const char*>(&rest) + 2, 2);  // cut off, not rounded
+      to[i * pitch + j] = part.bits;
+      rest -= wide(part.bits);
+    }
+  }
+  return splits;
+}
 
 // With what the table of the processor's own pairs has besides tiles.
 const cpu::Tiles<float>& tiles() {
@@ -112,48 +145,165 @@ const cpu::Tiles<float>& tiles() {
       const auto* halves = reinterpret_cast<const uint16_t*>(values);
       return std::all_of(halves, halves + 2 * count, [](uint16_t bits) { return std::isfinite(wide(bits)); });
     };
+    t.split = split;
     return imitated::with_amx_tiles<Registers, Floats>(t);
   }();
   return table;
 }
 
-class AmxKernel : public testing::TestWithParam<Operation> {};
-
-// Returns how many problems were computed.
-int compute(const std::vector<Case>& cases, Operation operation, size_t layouts) {
-  Harness harness;
-  int computed = 0;
-  for (size_t k = 0; k < cases.size(); ++k) {
-    const Case& c = cases[k];
-    const Data data = integers(c.geometry);
-    for (size_t l = 0; l < layouts; ++l) {
-      const bool bias = operation == Operation::conv_transpose && (k + l) % 2;
-      const Problem p = make_problem(c, operation, Type::bf16, kLayouts[l], bias);
-      const auto plan = operation == Operation::backward_weights
-                            ? cpu::make_outer_of_pairs(p, tiles(), {cpu::Isa::portable, 3, true})
-                            : cpu::make_gather_of_pairs(p, tiles(), 3);
-      if (!plan) continue;
-      ++computed;
-      const std::vector<double> exact = formula<double>(c.geometry, operation, data, bias);
-      const std::vector<uint64_t> got = harness.run(*plan, p, data, shuffled(3), l % 2 ? Against::begin : Against::end);
-      for (size_t i = 0; i < got.size(); ++i)
-        if (value_of(got[i], p.type) != value_of(bits_of(exact[i], p.type), p.type)) {
-          ADD_FAILURE() << "element " << i << " is " << value_of(got[i], p.type) << " instead of " << exact[i] << ": " << c.line
-                        << "\n  " << plan->describe();
-          return computed;
-        }
-    }
-  }
-  return computed;
+std::shared_ptr<const cpu::Plan> plan_of(const Problem& p) {
+  const cpu::Request request{cpu::Isa::portable, 3, true};
+  return p.operation == Operation::backward_weights ? cpu::make_outer_of_pairs(p, tiles(), request)
+                                                    : cpu::make_gather_of_pairs(p, tiles(), request);
 }
 
-TEST_P(AmxKernel, ComputesIntegersExactly) { EXPECT_GT(compute(small_cases(), GetParam(), std::size(kLayouts)), 100); }
+// That multiplies the values as they are.
+std::shared_ptr<const cpu::Plan> direct_plan_of(const Problem& p) {
+  return cpu::make_plan(p, cpu::Isa::portable, 1,
+                        p.operation == Operation::backward_weights ? "outer__portable" : "gather__portable");
+}
+
+struct Subject {
+  Operation operation;
+  Type type;
+};
+void PrintTo(const Subject& s, std::ostream* os) { *os << name_of(s.operation) << " " << name_of(s.type); }
+
+class AmxKernel : public testing::TestWithParam<Subject> {
+ protected:
+  // Computes with every step-th case in some layouts, starting with one after the other; returns how many problems it computed.
+  int compute(const std::vector<Case>& cases, size_t layouts, size_t step = 1, Precision precision = Precision::full) {
+    const auto [operation, type] = GetParam();
+    Harness harness;
+    int computed = 0;
+    for (size_t k = 0; k < cases.size(); k += step) {
+      const Case& c = cases[k];
+      const Data data = integers(c.geometry);
+      for (size_t l = k; l < k + layouts; ++l) {
+        const bool bias = operation == Operation::conv_transpose && l % 2;
+        Problem p = make_problem(c, operation, type, kLayouts[l % std::size(kLayouts)], bias);
+        p.precision = precision;
+        const auto plan = plan_of(p);
+        if (!plan) continue;
+        ++computed;
+        const std::vector<double> exact = formula<double>(c.geometry, operation, data, bias);
+        const std::vector<uint64_t> got = harness.run(*plan, p, data, shuffled(3), l % 2 ? Against::begin : Against::end);
+        for (size_t i = 0; i < got.size(); ++i)
+          if (value_of(got[i], p.type) != value_of(bits_of(exact[i], p.type), p.type)) {
+            ADD_FAILURE() << "element " << i << " is " << value_of(got[i], p.type) << " instead of " << exact[i] << ": " << c.line
+                          << "\n  " << plan->describe();
+            return computed;
+          }
+      }
+    }
+    return computed;
+  }
+  bool split() const { return GetParam().type != Type::bf16; }
+};
+
+TEST_P(AmxKernel, ComputesIntegersExactly) { EXPECT_GT(compute(small_cases(), split() ? 1 : std::size(kLayouts)), 100); }
 
 // Several steps of depth, several tiles, both full and not.
-TEST_P(AmxKernel, ComputesLayersOfModelsExactly) { EXPECT_GT(compute(reduced_cases(), GetParam(), 2), 20); }
+TEST_P(AmxKernel, ComputesLayersOfModelsExactly) { EXPECT_GT(compute(reduced_cases(), split() ? 1 : 2, split() ? 3 : 1), 5); }
 
-INSTANTIATE_TEST_SUITE_P(All, AmxKernel, testing::ValuesIn(kOperations),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+// Small integers are bf16 themselves.
+TEST_P(AmxKernel, ComputesIntegersExactlyInFewerParts) {
+  if (GetParam().type != Type::f32) GTEST_SKIP() << "only float32 has a precision";
+  for (Precision precision : {Precision::high, Precision::medium}) EXPECT_GT(compute(small_cases(), 1, 1, precision), 100);
+}
+
+double rms(const std::vector<uint64_t>& got, const std::vector<double>& exact, Type type) {
+  double errors = 0, values = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    errors += std::pow(value_of(got[i], type) - exact[i], 2);
+    values += exact[i] * exact[i];
+  }
+  return std::sqrt(errors / values);
+}
+
+// The error against float64 is not above that of the kernel that multiplies the values as they are, or, of sums of a few terms,
+// not above the unit of rounding of the result.
+TEST_P(AmxKernel, IsAsAccurateAsMultiplyAdds) {
+  const auto [operation, type] = GetParam();
+  if (!split()) GTEST_SKIP() << "bf16 are not split";
+  Harness harness;
+  int computed = 0, better = 0;
+  for (size_t k = 0; k < reduced_cases().size(); k += 3) {
+    const Case& c = reduced_cases()[k];
+    const Problem p = make_problem(c, operation, type, kLayouts[0], false);
+    const auto plan = plan_of(p), direct = direct_plan_of(p);
+    if (!plan || !direct) continue;
+    ++computed;
+    const Data data = reals(c.geometry, type, 1);
+    const std::vector<double> exact = formula<double>(c.geometry, operation, data, false);
+    const double of_split = rms(harness.run(*plan, p, data, shuffled(1)), exact, type);
+    const double of_direct = rms(harness.run(*direct, p, data, shuffled(1)), exact, type);
+    EXPECT_LE(of_split, type == Type::f32 ? std::max(of_direct, 0x1p-24) : 1.01 * of_direct) << c.line;
+    better += of_split < 0.75 * of_direct;
+  }
+  EXPECT_GT(computed, 5);
+  EXPECT_GE(better, type == Type::f32 ? computed / 2 : 0);
+}
+
+// What cannot be split is computed by the other kernel, bit for bit.
+TEST_P(AmxKernel, LeavesWhatItCannotSplit) {
+  const auto [operation, type] = GetParam();
+  if (type != Type::f32) GTEST_SKIP() << "all finite float16 can be split";
+  const Case c = parse_case("dense n2 g1 c40:36 i5x9 k3x3 s2x2 d1x1 pb1x1 pe1x1 op0x0");
+  Harness harness;
+  for (double spoiler : {0x1p-105, 0x1p-106, 0x1p-140, 0x1p120, 0x1.8p120, 0x1p127, double(INFINITY), double(NAN)})
+    for (int spoiled = 0; spoiled < 3; ++spoiled) {
+      const Problem p = make_problem(c, operation, type, kLayouts[size_t(spoiled)], false);
+      Data data = integers(c.geometry);
+      std::vector<double>& values = spoiled == 0 ? data.x : spoiled == 1 ? data.w : data.y;
+      values[values.size() / 2] = spoiler;
+      const std::vector<uint64_t> expected = harness.run(*direct_plan_of(p), p, data, shuffled(1));
+      const std::vector<uint64_t> got = harness.run(*plan_of(p), p, data, shuffled(1));
+      for (size_t i = 0; i < got.size(); ++i) {
+        const double a = value_of(got[i], type), b = value_of(expected[i], type);
+        ASSERT_TRUE(a == b || (std::isnan(a) && std::isnan(b)))
+            << spoiler << " in operand " << spoiled << ", element " << i << " is " << a << " instead of " << b;
+      }
+    }
+}
+
+// The processor's own, where it has one.
+TEST(Split, IsThatOfTheProcessor) {
+  if (cpu::detected_isa() < cpu::Isa::avx512_bf16) GTEST_SKIP() << "this processor has no vectors of bf16";
+  std::vector<float> values;
+  for (int exponent = -149; exponent < 128; ++exponent)
+    for (float mantissa : {1.f, 1.f + 0x1p-23f, 1.99609375f, 1.2345678f, -1.7654321f})
+      values.push_back(std::ldexp(mantissa, exponent));
+  values.insert(values.end(), {0.f, -0.f, INFINITY, -INFINITY, NAN});
+  const int64_t count = int64_t(values.size());
+  for (int parts = 1; parts <= 3; ++parts)
+    for (int64_t j = 0; j < count; ++j) {  // one by one, and in a row with valid ones
+      uint16_t expected[3], got[3];
+      EXPECT_EQ(cpu::pair_tiles().split(&values[size_t(j)], 1, parts, got, 1), split(&values[size_t(j)], 1, parts, expected, 1))
+          << values[size_t(j)];
+      if (std::isfinite(values[size_t(j)])) {
+        EXPECT_TRUE(std::equal(got, got + parts, expected)) << values[size_t(j)];
+      }
+      float row[40];
+      std::fill(row, row + 40, 1.f);
+      row[j % 40] = values[size_t(j)];
+      uint16_t many[3 * 40];
+      EXPECT_EQ(cpu::pair_tiles().split(row, 40, parts, many, 40), split(&values[size_t(j)], 1, parts, expected, 1));
+      if (parts == 3 && split(&values[size_t(j)], 1, 3, expected, 1)) {
+        EXPECT_EQ(wide(many[j % 40]) + wide(many[40 + j % 40]) + wide(many[80 + j % 40]), values[size_t(j)]);
+      }
+    }
+}
+
+std::vector<Subject> subjects() {
+  std::vector<Subject> all;
+  for (Operation operation : kOperations)
+    for (Type type : {Type::bf16, Type::f16, Type::f32}) all.push_back({operation, type});
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(All, AmxKernel, testing::ValuesIn(subjects()), [](const auto& info) {
+  return std::string(name_of(info.param.operation)) + "_" + name_of(info.param.type);
+});
 
 }  // namespace
 }  // namespace torch_ext::test

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/split.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "csrc/cpu/rounding.h"
+
+namespace torch_ext::cpu {
+
+int bf16_parts(const Problem& p) {
+  if (p.type == Type::bf16) return 1;
+  if (p.type == Type::f16) return 2;
+  return p.precision == Precision::full ? 3 : p.precision == Precision::high ? 2 : 1;
+}
+
+bool matrices_take(Type type) {
+  static const bool float32 = [] {
+    const char* value = std::getenv("TORCH_EXT_AMX_F32");
+    return !value || !*value || std::atoi(value) != 0;
+  }();
+  return type != Type::f64 && (type != Type::f32 || float32);
+}
+
+bool split_box(const Tiles<float>& tiles, Type type, const void* from, const Box& box, int parts, uint16_t* to, int64_t pitch,
+               int64_t plane) {
+  thread_local std::vector<float> line;
+  const int64_t line_pitch = round_up(box.channels, kMaxLanes);
+  line.resize(size_t(box.extent[2] * line_pitch));
+  const Box of_line{{1, 1, box.extent[2]}, {0, 0, box.stride[2]}, box.channels, box.channel_stride};
+  bool splits = true;
+  for (int64_t p0 = 0; p0 < box.extent[0]; ++p0)
+    for (int64_t p1 = 0; p1 < box.extent[1]; ++p1) {
+      load_box(tiles, type, element(from, type, p0 * box.stride[0] + p1 * box.stride[1]), of_line, line.data(), line_pitch);
+      for (int64_t p2 = 0; p2 < box.extent[2]; ++p2, to += pitch) {
+        splits = tiles.split(line.data() + p2 * line_pitch, box.channels, parts, to, plane) && splits;
+        for (int i = 0; i < parts; ++i) std::fill(to + i * plane + box.channels, to + (i + 1) * plane, uint16_t(0));
+      }
+    }
+  return splits;
+}
+
+bool split_pairs(const Tiles<float>& tiles, const float* even, const float* odd, int64_t count, int parts, float* to,
+                 int64_t plane) {
+  constexpr int64_t kAtOnce = 64;
+  uint16_t halves[2][kMaxParts * kAtOnce];
+  bool splits = true;
+  for (int64_t first = 0; first < count; first += kAtOnce) {
+    const int64_t part = std::min(kAtOnce, count - first);
+    splits = tiles.split(even + first, part, parts, halves[0], kAtOnce) && splits;
+    splits = tiles.split(odd + first, part, parts, halves[1], kAtOnce) && splits;
+    for (int i = 0; i < parts; ++i)
+      tiles.pair(halves[0] + i * kAtOnce, halves[1] + i * kAtOnce, to + (parts - 1 - i) * plane + first, part);
+  }
+  return splits;
+}
+
+}  // namespace torch_ext::cpu

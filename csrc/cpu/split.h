@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// float32 and float16 as sums of bf16, for instructions that multiply nothing else.
+#pragma once
+#include "csrc/core/geometry.h"
+#include "csrc/cpu/pack.h"
+
+namespace torch_ext::cpu {
+
+inline constexpr int kMaxParts = 3;
+
+// Into how many parts the values of a problem are split: two hold a float16, three a float32, fewer what its precision allows.
+int bf16_parts(const Problem& problem);
+
+// Whether matrix instructions are to compute with values of this type, split or not. TORCH_EXT_AMX_F32=0 keeps float32 from them.
+bool matrices_take(Type type);
+
+// Positions of a box of one sample, to[position*pitch + part*plane + channel], the largest part first, zeros beyond the last
+// channel. Returns whether all can be split.
+bool split_box(const Tiles<float>& tiles, Type type, const void* from, const Box& box, int parts, uint16_t* to, int64_t pitch,
+               int64_t plane);
+
+// to[part*plane + i] = the pair of that part of even[i] and of odd[i], the smallest part first. Returns whether all can be split.
+bool split_pairs(const Tiles<float>& tiles, const float* even, const float* odd, int64_t count, int parts, float* to,
+                 int64_t plane);
+
+}  // namespace torch_ext::cpu
