@@ -253,30 +253,19 @@ few_weights(const FewWeightsArguments a) {
   }
 }
 
-template <class T>
-const char* launch_typed(const FewArguments& a, FewChannels channels, const Launch& shape, Stream stream) {
-  switch (channels) {
-    case FewChannels::own:
-      return launch(few_gather<T, FewChannels::own>, shape, stream, a);
-    case FewChannels::of_group:
-      return launch(few_gather<T, FewChannels::of_group>, shape, stream, a);
-    default:
-      return launch(few_gather<T, FewChannels::one>, shape, stream, a);
-  }
-}
-
 }  // namespace
 
 const char* launch_few(const FewArguments& a, FewChannels channels, Type type, const Launch& shape, Stream stream) {
-  return type == Type::bf16  ? launch_typed<bf16>(a, channels, shape, stream)
-         : type == Type::f16 ? launch_typed<f16>(a, channels, shape, stream)
-                             : launch_typed<float>(a, channels, shape, stream);
+  return with_type(type, [&](auto value) {
+    using T = decltype(value);
+    return channels == FewChannels::own        ? launch(few_gather<T, FewChannels::own>, shape, stream, a)
+           : channels == FewChannels::of_group ? launch(few_gather<T, FewChannels::of_group>, shape, stream, a)
+                                               : launch(few_gather<T, FewChannels::one>, shape, stream, a);
+  });
 }
 
 const char* launch_few_weights(const FewWeightsArguments& a, Type type, const Launch& shape, Stream stream) {
-  return type == Type::bf16  ? launch(few_weights<bf16>, shape, stream, a)
-         : type == Type::f16 ? launch(few_weights<f16>, shape, stream, a)
-                             : launch(few_weights<float>, shape, stream, a);
+  return with_type(type, [&](auto value) { return launch(few_weights<decltype(value)>, shape, stream, a); });
 }
 
 }  // namespace torch_ext::cuda

@@ -257,9 +257,7 @@ const char* launch_gemm(const GemmArguments& a, TileMath math, const Launch& sha
 }
 
 const char* launch_gemm_sum(const GemmArguments& a, Type type, const Launch& shape, Stream stream) {
-  return type == Type::bf16  ? launch(gemm_sum<bf16>, shape, stream, a)
-         : type == Type::f16 ? launch(gemm_sum<f16>, shape, stream, a)
-                             : launch(gemm_sum<float>, shape, stream, a);
+  return with_type(type, [&](auto value) { return launch(gemm_sum<decltype(value)>, shape, stream, a); });
 }
 
 }  // namespace torch_ext::cuda

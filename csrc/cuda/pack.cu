@@ -86,9 +86,7 @@ pack(const PackArguments a) {
 }  // namespace
 
 const char* launch_pack(const PackArguments& a, Type type, const Launch& shape, Stream stream) {
-  return type == Type::bf16  ? launch(pack<bf16>, shape, stream, a)
-         : type == Type::f16 ? launch(pack<f16>, shape, stream, a)
-                             : launch(pack<float>, shape, stream, a);
+  return with_type(type, [&](auto value) { return launch(pack<decltype(value)>, shape, stream, a); });
 }
 
 }  // namespace torch_ext::cuda

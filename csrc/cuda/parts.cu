@@ -30,9 +30,7 @@ add_parts(const PartsArguments a) {
 }  // namespace
 
 const char* launch_parts(const PartsArguments& a, Type type, const Launch& shape, Stream stream) {
-  return type == Type::bf16  ? launch(add_parts<bf16>, shape, stream, a)
-         : type == Type::f16 ? launch(add_parts<f16>, shape, stream, a)
-                             : launch(add_parts<float>, shape, stream, a);
+  return with_type(type, [&](auto value) { return launch(add_parts<decltype(value)>, shape, stream, a); });
 }
 
 }  // namespace torch_ext::cuda

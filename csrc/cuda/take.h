@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// What kernels and their launchers have in common.
 #pragma once
 #include "csrc/cuda/device.h"
 
@@ -9,6 +10,12 @@ TORCH_EXT_DEVICE int64_t take(int64_t& index, int64_t extent) {
   const int64_t quotient = index / extent, remainder = index - quotient * extent;
   index = quotient;
   return remainder;
+}
+
+// f(a value of the type that kernels have for it), for the types of 16 and 32 bits.
+template <class F>
+const char* with_type(Type type, const F& f) {
+  return type == Type::bf16 ? f(bf16{}) : type == Type::f16 ? f(f16{}) : f(float{});
 }
 
 }  // namespace torch_ext::cuda

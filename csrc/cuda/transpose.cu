@@ -42,9 +42,7 @@ transpose(const TransposeArguments a) {
 }  // namespace
 
 const char* launch_transpose(const TransposeArguments& a, Type type, const Launch& shape, Stream stream) {
-  return type == Type::bf16  ? launch(transpose<bf16>, shape, stream, a)
-         : type == Type::f16 ? launch(transpose<f16>, shape, stream, a)
-                             : launch(transpose<float>, shape, stream, a);
+  return with_type(type, [&](auto value) { return launch(transpose<decltype(value)>, shape, stream, a); });
 }
 
 }  // namespace torch_ext::cuda

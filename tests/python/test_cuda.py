@@ -6,6 +6,9 @@ What can be said without a GPU (messages, fake tensors, what the library links) 
 
 import contextlib
 import itertools
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -117,6 +120,16 @@ def test_integers_are_exact(case: Case):
             what = f"{operation} {case.line} {dtype} {layouts}"
             assert result.is_cuda and result.shape == expected.shape, what
             assert torch.equal(result, expected.to(dtype)), f"{what}: {int((result != expected.to(dtype)).sum())} are wrong"
+
+
+@on_gpu
+@pytest.mark.parametrize("kernel", ("fold", "few", "gemm", "outer", "direct"))
+def test_integers_are_exact_by_each_kernel(kernel):
+    """Small problems go to the kernels for few channels: here the others compute them too, wherever they can."""
+    names = "plain or plane or mixed or g4 or dw_8 or oc_3 or pointwise"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", f"test_integers_are_exact and ({names})"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TORCH_EXT_KERNEL": kernel})
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 PRECISION = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 1e-3, "tf32": 1e-3}
