@@ -106,6 +106,28 @@ struct DotTile {
   int64_t out_pitch;
 };
 
+// Depthwise tiles, lanes along channels: out[p*out_step + c] = init[c] + sum over t < terms of in[t][p*in_step + c] *
+// weights[t][c], and, of the weights, sums[t][c] += sum over p of a[p*a_step + c] * b[t][p*b_step + c], for p < count, c <
+// channels.
+template <class Real>
+struct DepthwiseTile {
+  const Real* const* in;
+  const Real* const* weights;
+  int64_t terms, in_step, count, channels;
+  const Real* init;
+  Real* out;
+  int64_t out_step;
+};
+template <class Real>
+struct DepthwiseSums {
+  const Real* a;
+  int64_t a_step;
+  const Real* const* b;
+  int64_t b_step;
+  Real* const* sums;
+  int64_t terms, count, channels;
+};
+
 template <class Real>
 struct Tiles {
   int lanes;                                                               // reals in a vector
@@ -139,6 +161,8 @@ struct Tiles {
   // to[j*step + r] = from[r*pitch + j] for j*step + r < count, r < step.
   void (*weave)(const Real* from, int64_t pitch, int64_t step, Real* to, int64_t count);
   void (*overlap)(const OverlapLine<Real>&);
+  void (*depthwise)(const DepthwiseTile<Real>&);
+  void (*depthwise_sums)(const DepthwiseSums<Real>&);
   // to[j] = from[2*j] for j < count; reads nothing past the last of them.
   void (*every_other)(const Real* from, Real* to, int64_t count);
   // to[i] = the pair (even[i], odd[i]), zeros for what is null; in tables whose reals are pairs of bf16 alone. Returns whether
