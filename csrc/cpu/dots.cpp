@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// backward_weights where a group has too few output channels to fill a vector (depthwise layers, images): lanes go along
+// backward_weights where a group has too few output channels to fill a vector (small groups, images): lanes go along
 // positions, and each weight is a dot product of a plane of x with a shifted plane of y. Positions are cut into blocks whose
 // planes fit the cache. Threads share out the groups or, where those are few, the blocks, in parts whose number depends on the
 // shape alone and which are added in a fixed order.

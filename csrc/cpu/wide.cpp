@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_transpose and backward_data where a group has few result channels (depthwise layers, images): too few to fill a
+// conv_transpose and backward_data where a group has few result channels (small groups, images): too few to fill a
 // vector, so lanes go along positions. The input of a block of cells is brought to planes in cache, one for each channel and each
 // residue of the input position modulo in_step, with zeros around it, so that a tap is a constant offset into a plane. The two
 // inner axes of a plane are run through as one long row: what falls on the border between two rows is computed and dropped, which
