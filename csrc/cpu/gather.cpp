@@ -16,11 +16,10 @@
 #include <cstring>
 
 #include "csrc/cpu/kernels.h"
-#include "csrc/cpu/pack.h"
+#include "csrc/cpu/panels.h"
 #include "csrc/cpu/phases.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
-#include "csrc/cpu/split.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -33,7 +32,6 @@ constexpr int64_t kMinCells = 24;             // two to four tiles
 constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
 constexpr double kItemFlops = 4e6;            // about 20 to 50 microseconds: below it a fork costs more than it gains
 constexpr int64_t kItems = 64;                // items to aim for, so that any number of threads up to that has work
-constexpr int64_t kPackBytes = 256 << 10;     // of weights, for one thread at a time
 constexpr int64_t kMaxTerms = 128;            // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kDepthBytes = 32 << 10;     // of a panel that stays in L1 while the tiles of a block pass over it
 constexpr int64_t kLongTerms = 1024;          // where tiles read panels from L2 as fast, and sums are rounded to 16 bits
@@ -54,19 +52,16 @@ class Gather final : public Plan {
   void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override;
 
  private:
-  // The packed weights.
-  struct Panels {
+  struct PackedWeights {
     const Real* data;
-    bool finite;
+    bool finite;  // and can be split, where they are
   };
   void choose_blocks();
   int64_t block_count() const;
   CellBlock block(int64_t index) const;
-  bool pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const;
-  bool pack_split(const void* weights, int64_t panel, int64_t begin, int64_t end, Real* to) const;
   void run_exactly(const Buffers& buffers, const Parallel& parallel) const;
   // `splits` becomes false where the input cannot be split; the result is not right then.
-  void run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const Panels& packed,
+  void run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const PackedWeights& packed,
                  std::byte* scratch, std::atomic<bool>& splits) const;
   RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box,
                                      std::atomic<bool>& splits) const;
@@ -75,15 +70,10 @@ class Gather final : public Plan {
   void run_phase_exactly(const Phase<Real>& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
                          int64_t out_offset, const Real* bias) const;
 
-  int64_t panel_vectors(int64_t panel) const { return std::min(vectors_, parts_of(columns_ - panel * width_, lanes())); }
   int64_t lanes() const { return tiles_->lanes; }
   int64_t taps() const { return p_.geometry.w_positions(); }
-  // Of a panel, and of all panels of a group, of which the last one may be narrower.
-  int64_t panel_size() const { return taps() * tap_pitch<Real>(parts_ * depth_, width_); }
-  int64_t group_size() const { return panels_ * panel_size(); }
   int64_t result_bytes() const { return bytes_of(p_.type); }
-  int64_t panel_bytes() const { return p_.geometry.groups * group_size() * int64_t(sizeof(Real)); }
-  int64_t own_packed_bytes() const { return round_up(int64_t(sizeof(PackedHeader)) + panel_bytes(), alignof(PackedHeader)); }
+  int64_t own_packed_bytes() const { return round_up(int64_t(sizeof(PackedHeader)) + weights_.bytes(), alignof(PackedHeader)); }
 
   Problem p_;
   const Tiles<Real>* tiles_;
@@ -94,26 +84,15 @@ class Gather final : public Plan {
   int64_t channels_, columns_;  // of a group that are summed over, and of the result
   int64_t depth_;               // the former in units of a tile, of one part
   bool in_place_input_, in_place_output_, narrow_;
-  bool ask_for_rows_;                       // of the input in advance, as none is read twice (kernel <= stride)
-  int64_t vectors_, width_, panels_;        // vectors and columns of a panel, panels of a group
-  std::vector<PanelPacker<Real>> packers_;  // for the panels, and for the last one where it is narrower
+  bool ask_for_rows_;  // of the input in advance, as none is read twice (kernel <= stride)
+  Panels<In> weights_;
+  int64_t vectors_, width_, panels_;  // vectors and columns of a panel, panels of a group
   int64_t block_samples_, block_cells_[kAxes], panels_per_item_;
   int64_t box_pitch_;
   // Workspace: shared parts, then the parts of each thread.
   Layout layout_;
   Layout::Part panels_part_, zeros_part_, bias_part_, in_box_part_, out_box_part_, sums_part_, pointers_part_;
 };
-
-WeightsMatrix weights_matrix(const Problem& p) {
-  WeightsMatrix m{};
-  const bool forward = p.operation == Operation::conv_transpose;
-  m.depth = forward ? p.geometry.x_channels : p.geometry.y_channels;
-  m.depth_stride = forward ? p.w.outer : p.w.channel;
-  m.columns = forward ? p.geometry.y_channels : p.geometry.x_channels;
-  m.columns_stride = forward ? p.w.channel : p.w.outer;
-  for (int a = 0; a < kAxes; ++a) m.taps[a] = p.geometry.axis[a].w, m.tap_stride[a] = p.w.axis[a];
-  return m;
-}
 
 template <class In>
 Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads, int parts, std::shared_ptr<const Plan> exact)
@@ -123,24 +102,19 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
       exact_(std::move(exact)),
       axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
       in_(p_.operation == Operation::conv_transpose ? p_.x : p_.y),
-      out_(p_.operation == Operation::conv_transpose ? p_.y : p_.x) {
-  const WeightsMatrix matrix = weights_matrix(p_);
-  channels_ = matrix.depth;
-  columns_ = matrix.columns;
-  depth_ = round_up(parts_of(channels_, kTerms), tiles_->depth_step);
+      out_(p_.operation == Operation::conv_transpose ? p_.y : p_.x),
+      channels_(weights_matrix(p_).depth),
+      columns_(weights_matrix(p_).columns),
+      weights_(p_, tiles, parts),
+      vectors_(weights_.vectors()),
+      width_(weights_.width()),
+      panels_(weights_.count()) {
+  depth_ = weights_.depth();
   narrow_ = result_bytes() < int64_t(sizeof(Real));
   in_place_input_ =
       !kSplit && result_bytes() == int64_t(sizeof(In)) && channels_ == depth_ * kTerms && (in_.channel == 1 || channels_ == 1);
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   ask_for_rows_ = in_place_input_ && taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
-
-  const int64_t total = parts_of(columns_, lanes());
-  panels_ = parts_of(total, tiles_->max_vectors);
-  vectors_ = parts_of(total, panels_);
-  panels_ = parts_of(total, vectors_);
-  width_ = vectors_ * lanes();
-  for (int64_t vectors : {vectors_, panel_vectors(panels_ - 1)})
-    packers_.emplace_back(*tiles_, p_.type, matrix, vectors * lanes(), kSplit ? 1 : kTerms, kSplit ? kTerms * depth_ : depth_);
 
   choose_blocks();
 
@@ -164,7 +138,7 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   if (box_pitch_ * int64_t(sizeof(In)) % 2048 == 0) box_pitch_ += 64 / int64_t(sizeof(In));
 
   const Geometry& g = p_.geometry;
-  panels_part_ = layout_.shared(panel_bytes());  // not touched where weights are packed ahead
+  panels_part_ = layout_.shared(weights_.bytes());  // not touched where weights are packed ahead
   zeros_part_ = layout_.shared(parts_ * depth_ * int64_t(sizeof(Real)));
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * int64_t(sizeof(Real)));
   in_box_part_ = layout_.per_thread(in_place_input_ ? 0 : in_box * box_pitch_ * int64_t(sizeof(In)));
@@ -245,12 +219,12 @@ void Gather<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   if (buffers.bias)
     for (int64_t group = 0; group < g.groups; ++group)
       tiles_->widen(p_.type, element(buffers.bias, p_.type, group * columns_), bias + group * panels_ * width_, columns_);
-  Panels packed{layout_.at<Real>(workspace, panels_part_), true};
+  PackedWeights packed{layout_.at<Real>(workspace, panels_part_), true};
   if (buffers.packed) {
     const auto* header = static_cast<const PackedHeader*>(buffers.packed);
     packed = {reinterpret_cast<const Real*>(header + 1), header->finite != 0};
   } else {
-    packed.finite = pack_panels(buffers, parallel, layout_.at<Real>(workspace, panels_part_));
+    packed.finite = weights_.pack(buffers.w, parallel, layout_.at<Real>(workspace, panels_part_));
   }
   if (exact_ && !packed.finite) return run_exactly(buffers, parallel);
 
@@ -291,48 +265,9 @@ void Gather<In>::pack(const Buffers& buffers, const Parallel& parallel, void* pa
   auto* header = static_cast<PackedHeader*>(packed);
   *header = {};
   // Between taps, and behind narrower panels, there are gaps: the same weights give the same bytes.
-  std::memset(header + 1, 0, size_t(panel_bytes()));
-  header->finite = pack_panels(buffers, parallel, reinterpret_cast<Real*>(header + 1));
+  std::memset(header + 1, 0, size_t(weights_.bytes()));
+  header->finite = weights_.pack(buffers.w, parallel, reinterpret_cast<Real*>(header + 1));
   if (exact_) exact_->pack(buffers, parallel, static_cast<std::byte*>(packed) + own_packed_bytes());
-}
-
-// Returns whether all weights are finite.
-template <class In>
-bool Gather<In>::pack_panels(const Buffers& buffers, const Parallel& parallel, Real* panels) const {
-  const int64_t bytes = panel_size() * int64_t(sizeof(Real));
-  const int64_t chunk = round_up(std::max<int64_t>(1, depth_ * kPackBytes / std::max<int64_t>(bytes, 1)), 16);
-  const int64_t chunks = parts_of(depth_, chunk), group_stride = p_.w.outer * p_.geometry.x_channels;
-  std::atomic<bool> finite{true};
-  parallel.for_each(p_.geometry.groups * panels_ * chunks, [&](int64_t index, int) {
-    const int64_t begin = index % chunks * chunk, end = std::min(begin + chunk, depth_), panel = index / chunks % panels_;
-    const int64_t group = index / chunks / panels_;
-    const void* weights = element(buffers.w, p_.type, group * group_stride);
-    Real* to = panels + group * group_size() + panel * panel_size();
-    if (!(kSplit ? pack_split(weights, panel, begin, end, to)
-                 : packers_[panel == panels_ - 1].pack(weights, panel * width_, begin, end, to)))
-      finite = false;
-  });
-  return finite;
-}
-
-// Units [begin, end) of a panel, as planes of the parts, the smallest first. Returns whether all can be split.
-template <class In>
-bool Gather<In>::pack_split(const void* weights, int64_t panel, int64_t begin, int64_t end, Real* to) const {
-  if constexpr (kSplit) {
-    const int64_t width = panel_vectors(panel) * lanes(), from_pitch = tap_pitch<Real>(kTerms * depth_, width);
-    thread_local std::vector<Real> whole;
-    whole.resize(size_t(taps() * from_pitch));
-    packers_[panel == panels_ - 1].pack(weights, panel * width_, kTerms * begin, kTerms * end, whole.data());
-    bool splits = true;
-    for (int64_t k = 0; k < taps(); ++k)
-      for (int64_t c = begin; c < end; ++c) {
-        const Real* row = whole.data() + k * from_pitch + kTerms * c * width;
-        Real* unit = to + k * tap_pitch<Real>(parts_ * depth_, width) + c * width;
-        splits = split_pairs(*tiles_, row, row + width, width, parts_, unit, depth_ * width) && splits;
-      }
-    return splits;
-  }
-  return false;
 }
 
 // Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought.
@@ -378,8 +313,8 @@ RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const Cel
 }
 
 template <class In>
-void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const Panels& packed,
-                           std::byte* scratch, std::atomic<bool>& splits) const {
+void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels,
+                           const PackedWeights& packed, std::byte* scratch, std::atomic<bool>& splits) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   void* result = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
   int64_t corner = group * columns_ * out_.channel;
@@ -412,17 +347,17 @@ void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
                              width_};
   rows.point(block, layout_.at<std::byte>(scratch, pointers_part_), phases);
 
-  const Real* group_panels = packed.data + group * group_size();
+  const Real* group_panels = packed.data + group * weights_.group();
   const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
   for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
     const int64_t first = panel * width_, columns = std::min(width_, columns_ - first);
-    const Real* of_panel = group_panels + panel * panel_size();
+    const Real* of_panel = group_panels + panel * weights_.panel();
     const int64_t out_offset = in_place_output_ ? first : 0;
     for (const Phase<Real>& phase : phases) {
       if (packed.finite) {
-        run_phase(phase, of_panel, panel_vectors(panel), columns, out_offset, bias + first);
+        run_phase(phase, of_panel, weights_.vectors_of(panel), columns, out_offset, bias + first);
       } else {
-        run_phase_exactly(phase, zeros, of_panel, panel_vectors(panel), columns, out_offset, bias + first);
+        run_phase_exactly(phase, zeros, of_panel, weights_.vectors_of(panel), columns, out_offset, bias + first);
       }
     }
     if (in_place_output_) continue;
@@ -436,7 +371,7 @@ void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
 template <class In>
 void Gather<In>::run_phase(const Phase<Real>& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                            const Real* bias) const {
-  const int64_t width = vectors * lanes(), pitch = tap_pitch<Real>(parts_ * depth_, width);
+  const int64_t width = vectors * lanes(), pitch = weights_.tap(vectors);
   constexpr int64_t kTapsAtOnce = 64;
   const Real* tap_panels[kTapsAtOnce];
   const auto pass = [&](int64_t first_tap, int64_t taps, int64_t first, int64_t depth, bool fresh, bool done) {
@@ -488,7 +423,7 @@ void Gather<In>::run_phase(const Phase<Real>& phase, const Real* panel, int64_t 
 template <class In>
 void Gather<In>::run_phase_exactly(const Phase<Real>& phase, const Real* zeros, const Real* panel, int64_t vectors,
                                    int64_t columns, int64_t out_offset, const Real* bias) const {
-  const int64_t pitch = tap_pitch<Real>(depth_, vectors * lanes());
+  const int64_t pitch = weights_.tap(vectors);
   const int64_t sums_offset = narrow_ ? 0 : out_offset;
   for (int64_t i = 0; i < phase.positions; ++i) {
     const auto sum = tiles_->gather[vectors][1];

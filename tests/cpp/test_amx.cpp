@@ -267,6 +267,45 @@ TEST_P(AmxKernel, LeavesWhatItCannotSplit) {
     }
 }
 
+// Packs the weights, and runs without them.
+class PackedAhead final : public cpu::Plan {
+ public:
+  explicit PackedAhead(std::shared_ptr<const cpu::Plan> plan) : plan_(std::move(plan)) {}
+  std::string describe() const override { return plan_->describe() + ", packed ahead"; }
+  int64_t workspace_bytes() const override { return plan_->workspace_bytes(); }
+  void run(const cpu::Buffers& buffers, const cpu::Parallel& parallel) const override {
+    struct alignas(64) Line {
+      std::byte bytes[64];
+    };
+    std::vector<Line> packed(size_t(plan_->packed_bytes() + 63) / 64);
+    cpu::Buffers with = buffers, weights;
+    weights.w = buffers.w;
+    plan_->pack(weights, parallel, packed.data());
+    with.w = nullptr, with.packed = packed.data();
+    plan_->run(with, parallel);
+  }
+
+ private:
+  std::shared_ptr<const cpu::Plan> plan_;
+};
+
+TEST_P(AmxKernel, ComputesTheSameFromPackedWeights) {
+  const auto [operation, type] = GetParam();
+  if (operation == Operation::backward_weights) GTEST_SKIP() << "has no weights to pack";
+  const Case c = parse_case("dense n2 g2 c80:72 i5x9 k3x3 s2x2 d1x1 pb1x1 pe1x1 op0x0");
+  Harness harness;
+  for (double spoiler : {1.0, 0x1p-106, double(INFINITY)})
+    for (int spoiled = 0; spoiled < 3; ++spoiled) {
+      const Problem p = make_problem(c, operation, type, kLayouts[size_t(spoiled)], false);
+      Data data = integers(c.geometry);
+      std::vector<double>& values = spoiled == 0 ? data.x : spoiled == 1 ? data.w : data.y;
+      values[values.size() / 2] = spoiler;
+      const auto plan = plan_of(p);
+      const std::vector<uint64_t> expected = harness.run(*plan, p, data, shuffled(3));
+      EXPECT_EQ(harness.run(PackedAhead(plan), p, data, shuffled(3)), expected) << spoiler << " in operand " << spoiled;
+    }
+}
+
 // The processor's own, where it has one.
 TEST(Split, IsThatOfTheProcessor) {
   if (cpu::detected_isa() < cpu::Isa::avx512_bf16) GTEST_SKIP() << "this processor has no vectors of bf16";

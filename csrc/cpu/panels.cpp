@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/panels.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "csrc/cpu/rounding.h"
+
+namespace torch_ext::cpu {
+
+WeightsMatrix weights_matrix(const Problem& p) {
+  WeightsMatrix m{};
+  const bool forward = p.operation == Operation::conv_transpose;
+  m.depth = forward ? p.geometry.x_channels : p.geometry.y_channels;
+  m.depth_stride = forward ? p.w.outer : p.w.channel;
+  m.columns = forward ? p.geometry.y_channels : p.geometry.x_channels;
+  m.columns_stride = forward ? p.w.channel : p.w.outer;
+  for (int a = 0; a < kAxes; ++a) m.taps[a] = p.geometry.axis[a].w, m.tap_stride[a] = p.w.axis[a];
+  return m;
+}
+
+template <class In>
+Panels<In>::Panels(const Problem& p, const Tiles<Real>& tiles, int parts)
+    : tiles_(&tiles),
+      type_(p.type),
+      parts_(parts),
+      groups_(p.geometry.groups),
+      group_stride_(p.w.outer * p.geometry.x_channels),
+      taps_(p.geometry.w_positions()) {
+  constexpr int64_t kTerms = Operand<In>::terms;
+  const WeightsMatrix matrix = weights_matrix(p);
+  depth_ = round_up(parts_of(matrix.depth, kTerms), tiles.depth_step);
+  const int64_t total = parts_of(matrix.columns, tiles.lanes);
+  vectors_ = parts_of(total, parts_of(total, tiles.max_vectors));
+  count_ = parts_of(total, vectors_);
+  last_vectors_ = total - (count_ - 1) * vectors_;
+  for (int64_t vectors : {vectors_, last_vectors_})
+    packers_.emplace_back(tiles, type_, matrix, vectors * tiles.lanes, kSplit ? 1 : kTerms, kSplit ? kTerms * depth_ : depth_);
+}
+
+template <class In>
+bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) const {
+  constexpr int64_t kPackBytes = 256 << 10;  // for one thread at a time
+  const int64_t bytes = panel() * int64_t(sizeof(Real));
+  const int64_t chunk = round_up(std::max<int64_t>(1, depth_ * kPackBytes / std::max<int64_t>(bytes, 1)), 16);
+  const int64_t chunks = parts_of(depth_, chunk);
+  std::atomic<bool> good{true};
+  parallel.for_each(groups_ * count_ * chunks, [&](int64_t index, int) {
+    const int64_t begin = index % chunks * chunk, end = std::min(begin + chunk, depth_), panel_index = index / chunks % count_;
+    const int64_t group_index = index / chunks / count_;
+    const void* of_group = element(weights, type_, group_index * group_stride_);
+    Real* of_panel = to + group_index * group() + panel_index * panel();
+    const auto& packer = packers_[panel_index == count_ - 1];
+    if (!(kSplit ? pack_split(of_group, panel_index, begin, end, of_panel)
+                 : packer.pack(of_group, panel_index * width(), begin, end, of_panel)))
+      good = false;
+  });
+  return good;
+}
+
+// Units [begin, end) of a panel.
+template <class In>
+bool Panels<In>::pack_split(const void* weights, int64_t panel, int64_t begin, int64_t end, Real* to) const {
+  if constexpr (kSplit) {
+    constexpr int64_t kTerms = Operand<In>::terms;
+    const int64_t columns = vectors_of(panel) * tiles_->lanes, from_tap = tap_pitch<Real>(kTerms * depth_, columns);
+    thread_local std::vector<Real> whole;
+    whole.resize(size_t(taps_ * from_tap));
+    packers_[panel == count_ - 1].pack(weights, panel * width(), kTerms * begin, kTerms * end, whole.data());
+    bool splits = true;
+    for (int64_t k = 0; k < taps_; ++k)
+      for (int64_t c = begin; c < end; ++c) {
+        const Real* row = whole.data() + k * from_tap + kTerms * c * columns;
+        Real* unit = to + k * tap(vectors_of(panel)) + c * columns;
+        splits = split_pairs(*tiles_, row, row + columns, columns, parts_, unit, depth_ * columns) && splits;
+      }
+    return splits;
+  }
+  return false;
+}
+
+template class Panels<float>;
+template class Panels<double>;
+template class Panels<bf16>;
+template class Panels<SplitBf16>;
+
+}  // namespace torch_ext::cpu
