@@ -28,13 +28,15 @@ namespace {
 // each of the input box, the output box and the panel of a phase.
 constexpr int64_t kBoxBytes = 256 << 10;
 constexpr int64_t kMaxCells = 512;            // of a block: beyond this a panel's trip into L1 is amortised
-constexpr int64_t kMinCells = 24;             // two to four tiles
+constexpr int64_t kMinCells = 64;             // about ten tiles, for which a panel's trip into L1 is short
 constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
-constexpr double kItemFlops = 4e6;            // about 20 to 50 microseconds: below it a fork costs more than it gains
-constexpr int64_t kItems = 64;                // items to aim for, so that any number of threads up to that has work
-constexpr int64_t kMaxTerms = 128;            // that a tile sums at a time, for the accuracy of long sums
-constexpr int64_t kDepthBytes = 32 << 10;     // of a panel that stays in L1 while the tiles of a block pass over it
-constexpr int64_t kLongTerms = 1024;          // where tiles read panels from L2 as fast, and sums are rounded to 16 bits
+// Items to aim for: one for each of as many threads, as soon as an item takes 20 microseconds, and more where they take 300, as
+// larger items share more of what they bring to cache.
+constexpr double kItemFlops = 4e6, kLongItemFlops = 64e6;
+constexpr int64_t kItems = 16, kMostItems = 64;
+constexpr int64_t kMaxTerms = 128;         // that a tile sums at a time, for the accuracy of long sums
+constexpr int64_t kDepthBytes = 32 << 10;  // of a panel that stays in L1 while the tiles of a block pass over it
+constexpr int64_t kLongTerms = 1024;       // where tiles read panels from L2 as fast, and sums are rounded to 16 bits
 
 template <class In>
 class Gather final : public Plan {
@@ -160,7 +162,8 @@ void Gather<In>::choose_blocks() {
   if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
   const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(channels_) * double(taps());
-  const int64_t items = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
+  const int64_t items =
+      std::clamp(int64_t(flops / kLongItemFlops), std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems), kMostItems);
 
   // Halves until there are enough items, of which panels may make up the rest; then a little less until they are even.
   bool enough = false;
@@ -344,7 +347,8 @@ void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
                              out,
                              zeros,
                              narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
-                             width_};
+                             width_,
+                             tiles_->max_rows[vectors_]};
   rows.point(block, layout_.at<std::byte>(scratch, pointers_part_), phases);
 
   const Real* group_panels = packed.data + group * weights_.group();

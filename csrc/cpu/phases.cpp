@@ -3,11 +3,14 @@
 
 #include <algorithm>
 
+#include "csrc/cpu/rounding.h"
+
 namespace torch_ext::cpu {
 
 template <class Real>
 int64_t BlockRows<Real>::pointers(const GatherAxis* axis, int64_t positions, bool narrow) {
-  // Every position of a phase has a pointer for each of its taps and one or two to its result; each tap of a phase has its index.
+  // Every position of a phase has a pointer for each of its taps and one or two to its result; each tap of a part of a phase, of
+  // at least one position, has its index.
   int64_t phases = 1, tap_lists = 1;
   for (int a = 0; a < kAxes; ++a) {
     int64_t taps_of_axis = 0;
@@ -15,66 +18,97 @@ int64_t BlockRows<Real>::pointers(const GatherAxis* axis, int64_t positions, boo
     tap_lists *= taps_of_axis;
     phases *= axis[a].out_step;
   }
-  return positions * (tap_lists + (narrow ? 2 : 1) * phases) + tap_lists;
+  return positions * (2 * tap_lists + (narrow ? 2 : 1) * phases);
+}
+
+template <class Real>
+void BlockRows<Real>::cut(const GatherAxis& axis, int64_t r, Range cells, int64_t positions, std::vector<Range>& parts) const {
+  parts.clear();
+  if (cells.size() <= 0) return;
+  thread_local std::vector<int64_t> ends;
+  ends.clear();
+  for (const Tap& tap : axis.phases[size_t(r)]) {
+    const int64_t past =
+        axis.in_extent - tap.delta;  // the tap reads what is there from the first of these cells up to the second
+    ends.push_back(tap.delta < 0 ? parts_of(-tap.delta, axis.in_step) : 0);
+    ends.push_back(past > 0 ? parts_of(past, axis.in_step) : 0);
+  }
+  std::sort(ends.begin(), ends.end());
+  const int64_t least = parts_of(least_positions, std::max<int64_t>(positions, 1));  // cells
+  for (const int64_t end : ends)
+    if (end - cells.begin >= least && cells.end - end >= least) {
+      parts.push_back({cells.begin, end});
+      cells.begin = end;
+    }
+  parts.push_back(cells);
 }
 
 template <class Real>
 void BlockRows<Real>::point(const CellBlock& block, std::byte* memory, std::vector<Phase<Real>>& phases) const {
   const Real** next = reinterpret_cast<const Real**>(memory);
   phases.clear();
+  thread_local std::vector<Range> parts[kAxes];
   for (int64_t r0 = 0; r0 < axis[0].out_step; ++r0)
     for (int64_t r1 = 0; r1 < axis[1].out_step; ++r1)
       for (int64_t r2 = 0; r2 < axis[2].out_step; ++r2) {
         const int64_t r[kAxes] = {r0, r1, r2};
         Range cell[kAxes];
-        Phase<Real> phase{block.sample.size(), 0, nullptr, nullptr, nullptr, nullptr};
+        int64_t positions = block.sample.size();
         for (int a = 0; a < kAxes; ++a) {
           const int64_t end = (axis[a].out_extent - r[a] + axis[a].out_step - 1) / axis[a].out_step;
           cell[a] = {block.cell[a].begin, std::min(block.cell[a].end, end)};
-          phase.positions *= std::max<int64_t>(cell[a].size(), 0);
+          positions *= std::max<int64_t>(cell[a].size(), 0);
         }
-        if (phase.positions == 0) continue;
-        void** results = reinterpret_cast<void**>(const_cast<Real**>(next));
-        void** to = results;
-        for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
-          for (int64_t j0 = cell[0].begin; j0 < cell[0].end; ++j0)
-            for (int64_t j1 = cell[1].begin; j1 < cell[1].end; ++j1)
-              for (int64_t j2 = cell[2].begin; j2 < cell[2].end; ++j2)
-                *to++ = out.at(n, j0 * axis[0].out_step + r0, j1 * axis[1].out_step + r1, j2 * axis[2].out_step + r2);
-        next += phase.positions;
-        phase.out = reinterpret_cast<Real**>(results);
-        if (sums) {
-          phase.narrow = results;
-          phase.out = const_cast<Real**>(next);
-          for (int64_t i = 0; i < phase.positions; ++i) *next++ = sums + i * sums_pitch;
-        }
-        phase.tap_index = reinterpret_cast<int64_t*>(next);
-        next += axis[0].phases[r0].size() * axis[1].phases[r1].size() * axis[2].phases[r2].size();
-        phase.rows = next;
-        for (const Tap& t0 : axis[0].phases[r0])
-          for (const Tap& t1 : axis[1].phases[r1])
-            for (const Tap& t2 : axis[2].phases[r2]) {
-              const Real** row = next;
-              bool used = false;
-              for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
-                for (int64_t j0 = cell[0].begin; j0 < cell[0].end; ++j0)
-                  for (int64_t j1 = cell[1].begin; j1 < cell[1].end; ++j1) {
-                    const int64_t i0 = j0 * axis[0].in_step + t0.delta, i1 = j1 * axis[1].in_step + t1.delta;
-                    const bool inside = i0 >= 0 && i0 < axis[0].in_extent && i1 >= 0 && i1 < axis[1].in_extent;
-                    const std::byte* line = in.at(n, i0, i1, 0);
-                    for (int64_t j2 = cell[2].begin; j2 < cell[2].end; ++j2) {
-                      const int64_t i2 = j2 * axis[2].in_step + t2.delta;
-                      const bool valid = inside && i2 >= 0 && i2 < axis[2].in_extent;
-                      used = used || valid;
-                      *row++ = valid ? reinterpret_cast<const Real*>(line + i2 * in.axis[2]) : zeros;
-                    }
-                  }
-              if (!used) continue;  // the next tap takes this one's place
-              phase.tap_index[phase.taps++] = (t0.k * kernel[1].w + t1.k) * kernel[2].w + t2.k;
-              next = row;
-            }
-        phases.push_back(phase);
+        for (int a = 0; a < kAxes; ++a) cut(axis[a], r[a], cell[a], positions / std::max<int64_t>(cell[a].size(), 1), parts[a]);
+        for (const Range& p0 : parts[0])
+          for (const Range& p1 : parts[1])
+            for (const Range& p2 : parts[2]) phases.push_back(point_phase(r, block.sample, p0, p1, p2, next));
       }
+}
+
+template <class Real>
+Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c0, Range c1, Range c2, const Real**& next) const {
+  Phase<Real> phase{sample.size() * c0.size() * c1.size() * c2.size(), 0, nullptr, nullptr, nullptr, nullptr};
+  void** results = reinterpret_cast<void**>(const_cast<Real**>(next));
+  void** to = results;
+  for (int64_t n = sample.begin; n < sample.end; ++n)
+    for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
+      for (int64_t j1 = c1.begin; j1 < c1.end; ++j1)
+        for (int64_t j2 = c2.begin; j2 < c2.end; ++j2)
+          *to++ = out.at(n, j0 * axis[0].out_step + r[0], j1 * axis[1].out_step + r[1], j2 * axis[2].out_step + r[2]);
+  next += phase.positions;
+  phase.out = reinterpret_cast<Real**>(results);
+  if (sums) {
+    phase.narrow = results;
+    phase.out = const_cast<Real**>(next);
+    for (int64_t i = 0; i < phase.positions; ++i) *next++ = sums + i * sums_pitch;
+  }
+  phase.tap_index = reinterpret_cast<int64_t*>(next);
+  next += axis[0].phases[size_t(r[0])].size() * axis[1].phases[size_t(r[1])].size() * axis[2].phases[size_t(r[2])].size();
+  phase.rows = next;
+  for (const Tap& t0 : axis[0].phases[size_t(r[0])])
+    for (const Tap& t1 : axis[1].phases[size_t(r[1])])
+      for (const Tap& t2 : axis[2].phases[size_t(r[2])]) {
+        const Real** row = next;
+        bool used = false;
+        for (int64_t n = sample.begin; n < sample.end; ++n)
+          for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
+            for (int64_t j1 = c1.begin; j1 < c1.end; ++j1) {
+              const int64_t i0 = j0 * axis[0].in_step + t0.delta, i1 = j1 * axis[1].in_step + t1.delta;
+              const bool inside = i0 >= 0 && i0 < axis[0].in_extent && i1 >= 0 && i1 < axis[1].in_extent;
+              const std::byte* line = in.at(n, i0, i1, 0);
+              for (int64_t j2 = c2.begin; j2 < c2.end; ++j2) {
+                const int64_t i2 = j2 * axis[2].in_step + t2.delta;
+                const bool valid = inside && i2 >= 0 && i2 < axis[2].in_extent;
+                used = used || valid;
+                *row++ = valid ? reinterpret_cast<const Real*>(line + i2 * in.axis[2]) : zeros;
+              }
+            }
+        if (!used) continue;  // the next tap takes this one's place
+        phase.tap_index[phase.taps++] = (t0.k * kernel[1].w + t1.k) * kernel[2].w + t2.k;
+        next = row;
+      }
+  return phase;
 }
 
 template struct BlockRows<float>;

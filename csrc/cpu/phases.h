@@ -28,7 +28,7 @@ struct RowsAt {
   }
 };
 
-// The positions of one phase in a block, and the taps that reach any of them.
+// Positions of one phase in a block, all of them or those that the same taps reach, and the taps that reach any of them.
 template <class Real>
 struct Phase {
   int64_t positions, taps;
@@ -47,11 +47,18 @@ struct BlockRows {
   const Real* zeros;  // what a position outside reads
   Real* sums;         // of each position, where results are narrow, else null
   int64_t sums_pitch;
+  int64_t least_positions;  // of what a phase is cut into, by the taps that reach it
 
   // How many pointers the lists of a block of so many positions in each phase have at most.
   static int64_t pointers(const GatherAxis* axis, int64_t positions, bool narrow);
   // Makes the lists, in `memory`.
   void point(const CellBlock& block, std::byte* memory, std::vector<Phase<Real>>& phases) const;
+
+ private:
+  // Cuts cells of phase r along an axis where a tap leaves the input, as far as the parts, of so many positions for each cell,
+  // are large enough: near borders fewer products are with zeros.
+  void cut(const GatherAxis& axis, int64_t r, Range cells, int64_t positions, std::vector<Range>& parts) const;
+  Phase<Real> point_phase(const int64_t* r, Range sample, Range c0, Range c1, Range c2, const Real**& next) const;
 };
 
 }  // namespace torch_ext::cpu
