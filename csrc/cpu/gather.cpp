@@ -179,7 +179,12 @@ void Gather<In>::choose_blocks() {
     const int64_t blocks = block_count() * g.groups;
     panels_per_item_ = blocks >= items ? panels_ : std::max<int64_t>(1, panels_ * blocks / items);
     enough = enough || blocks >= items || limit <= kMinCells || (blocks * panels_ >= items && limit <= 4 * kMinCells);
-    if (limit <= kMinCells / 2 || (enough && shared_evenly(blocks * parts_of(panels_, panels_per_item_), flops))) break;
+    if (limit <= kMinCells / 4) return;
+    for (int64_t panels = panels_per_item_; enough && panels > panels_per_item_ / 2; --panels) {
+      if (!shared_evenly(blocks * parts_of(panels_, panels), flops)) continue;
+      panels_per_item_ = panels;
+      return;
+    }
   }
 }
 

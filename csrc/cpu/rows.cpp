@@ -30,9 +30,9 @@ void Rows<In>::set_room(int64_t room) {
     pitch_ = round_up(room, 16) + 16;
     return;
   }
-  // A pitch that is a multiple of 2 KB would put neighbouring rows into a few sets of the L1 cache.
+  // An odd number of cache lines spreads neighbouring rows over all sets of the L1 cache.
   pitch_ = round_up(room, tiles_->lanes);
-  if (pitch_ * int64_t(sizeof(Real)) % 2048 == 0) pitch_ += 64 / int64_t(sizeof(Real));
+  if (pitch_ * int64_t(sizeof(Real)) % 128 == 0) pitch_ += 64 / int64_t(sizeof(Real));
 }
 
 template <class In>

@@ -24,12 +24,11 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kInputBytes = 512 << 10;  // transformed input of a block: half of L2
-constexpr int64_t kMaxTiles = 96;           // of a block: beyond this the weights' trip into L1 is amortised
-constexpr int64_t kMaxTerms = 128;          // that a tile sums at a time, for the accuracy of long sums
-constexpr int64_t kDepthBytes = 32 << 10;   // of a panel that stays in L1 while tiles pass over it
-constexpr int64_t kItems = 32;
-constexpr int64_t kFewTiles = 24, kMinTiles = 12;  // of a block: the former to have kItems, the latter to have an even share
+constexpr int64_t kInputBytes = 512 << 10;        // transformed input of a block: half of L2
+constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the weights' trip into L1 is amortised
+constexpr int64_t kMaxTerms = 128;                // that a tile sums at a time, for the accuracy of long sums
+constexpr int64_t kDepthBytes = 32 << 10;         // of a panel that stays in L1 while tiles pass over it
+constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block: some register tiles of products; with larger inputs to transform
 // Below these channels, the transforms cost more than the products save; columns for one axis, for several.
 constexpr int64_t kMinDepth = 64, kMinColumns[] = {64, 32};
 
@@ -181,18 +180,20 @@ void Winograd::choose_blocks() {
   int64_t limit =
       std::clamp<int64_t>(kInputBytes / (int64_t(in_phases_.size()) * points_ * pitch_ * int64_t(sizeof(float))), 1, kMaxTiles);
   const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
-  for (bool enough = false;; limit = std::max(kMinTiles, limit * 7 / 8)) {
-    int64_t room = limit;
+  const auto cut = [&](int64_t room) {
     for (int a = kAxes - 1; a >= 0; --a) {
       block_tiles_[a] = parts_of(axis_[a].tiles, parts_of(axis_[a].tiles, room));
       room = std::max<int64_t>(1, room / block_tiles_[a]);
     }
     block_samples_ = std::clamp<int64_t>(room, 1, g.batch);
-    enough = enough || block_count() * g.groups >= kItems || limit <= kFewTiles;
-    // Rather transform an input once for each panel than read all weights for fewer tiles.
-    for (panels_per_item_ = panels_;; panels_per_item_ = 1) {
-      if (limit <= kMinTiles || (enough && shared_evenly(items(), flops))) return;
-      if (panels_per_item_ == 1) break;
+  };
+  // Items of all panels transform their input once. Only where these would have too few tiles, an item is one panel.
+  for (const int64_t panels : {panels_, int64_t(1)}) {
+    panels_per_item_ = panels;
+    const int64_t least = std::min(limit, panels > 1 && forward_ ? kFewTiles : kMinTiles);
+    for (int64_t room = limit; room >= least; room = room * 15 / 16) {
+      cut(room);
+      if (shared_evenly(items(), flops)) return;
     }
   }
 }
