@@ -148,10 +148,9 @@ struct Tiles {
   void (*dot[kDotRows + 1][kDotTaps + 1])(const DotTile<Real>&);         // [rows][taps]
   // to[offsets[j] + i] = from[i*pitch + j] for i < rows <= lanes, j < columns; zero for rows <= i < lanes.
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
-  // to[i] = factor * from[i], added to what is there where `add`.
-  void (*scale)(const Real* from, Real factor, Real* to, int64_t count, bool add);
-  // One axis of Winograd's F(3, 2), row by row: (d0-d2, d1+d2, d2-d1, d1-d3) and (m0+m1+m2, m1-m2, m1+m2-m3). A vector of `check`
-  // stays zero while all that is written to `to` is finite.
+  // One axis of Winograd's F(3, 2), row by row: of weights (g0, (g0+g1)/2, (g0-g1)/2, g1), of inputs (d0-d2, d1+d2, d2-d1, d1-d3)
+  // and of products (m0+m1+m2, m1-m2, m1+m2-m3). A vector of `check` stays zero while all that is written to `to` is finite.
+  void (*winograd_weights)(const Real* const* from, Real* const* to, int64_t count);
   void (*winograd_input)(const Real* const* from, Real* const* to, int64_t count, Real* check);
   void (*winograd_output)(const Real* const* from, Real* const* to, int64_t count);
   // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns; the second for any type of 16 bits.

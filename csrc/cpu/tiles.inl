@@ -281,11 +281,15 @@ void overlap(const OverlapLine<typename V::Real>& t) {
 }
 
 template <class V>
-void scale(const typename V::Real* from, typename V::Real factor, typename V::Real* to, int64_t count, bool add) {
-  const auto by = V::set(factor);
+void winograd_weights(const typename V::Real* const* from, typename V::Real* const* to, int64_t count) {
+  const auto half = V::set(.5f), minus_half = V::set(-.5f);
   for (int64_t i = 0; i < count; i += V::lanes) {
     const int64_t n = count - i;
-    V::store_first(to + i, n, V::fma(V::load_first(from + i, n), by, add ? V::load_first(to + i, n) : V::zero()));
+    const auto g0 = V::load_first(from[0] + i, n), g1 = V::load_first(from[1] + i, n), half_g0 = V::fma(g0, half, V::zero());
+    V::store_first(to[0] + i, n, g0);
+    V::store_first(to[1] + i, n, V::fma(g1, half, half_g0));
+    V::store_first(to[2] + i, n, V::fma(g1, minus_half, half_g0));
+    V::store_first(to[3] + i, n, g1);
   }
 }
 
@@ -447,7 +451,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.overlap = overlap<V>;
   table.depthwise = depthwise<V>;
   table.depthwise_sums = depthwise_sums<V>;
-  table.scale = scale<V>;
+  table.winograd_weights = winograd_weights<V>;
   table.winograd_input = winograd_input<V>;
   table.winograd_output = winograd_output<V>;
   table.every_other = every_other<V>;

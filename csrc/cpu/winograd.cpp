@@ -29,8 +29,8 @@ constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the
 constexpr int64_t kMaxTerms = 128;                // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kDepthBytes = 32 << 10;         // of a panel that stays in L1 while tiles pass over it
 constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block: some register tiles of products; with larger inputs to transform
-// Below these channels, the transforms cost more than the products save; columns for one axis, for several.
-constexpr int64_t kMinDepth = 64, kMinColumns[] = {64, 32};
+// Below these channels, the transforms cost more than the products save: for one axis, for several.
+constexpr int64_t kMinDepth[] = {128, 64}, kMinColumns[] = {128, 32};
 
 bool accepts(const Problem& p) {
   const Geometry& g = p.geometry;
@@ -225,7 +225,7 @@ bool Winograd::pays() const {
   const Geometry& g = p_.geometry;
   int64_t transformed = 0;
   for (const WinogradAxis& a : axis_) transformed += a.transformed;
-  if (depth_ < kMinDepth || columns_ < kMinColumns[transformed > 1]) return false;
+  if (depth_ < kMinDepth[transformed > 1] || columns_ < kMinColumns[transformed > 1]) return false;
   int64_t tiles = g.batch;
   double waste = 1;  // results that tiles compute beyond the last one
   for (const WinogradAxis& a : axis_) {
@@ -307,32 +307,49 @@ bool Winograd::transform_weights(const Buffers& buffers, const Parallel& paralle
   return finite;
 }
 
-// Each point sums, over the taps, the products of each axis' factors.
+// A piece of the channels at a time, one axis after the other, the last one into its place.
 void Winograd::transform_panel(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const {
-  static constexpr float kFactor[kPoints][2] = {{1, 0}, {.5f, .5f}, {.5f, -.5f}, {0, 1}};  // of g0, g1
-  const int64_t pitch = tap_pitch<float>(depth_, width);
+  constexpr int64_t kPiece = 256;  // floats
+  const int64_t pitch = tap_pitch<float>(depth_, width), size = depth_ * width;
+  thread_local std::vector<float> stage(kMost * kPiece);
   Coordinates pairs;
   for (int a = 0; a < kAxes; ++a) pairs[a] = axis_[a].transformed ? 2 : 1;
   const std::vector<Coordinates> taps = coordinates_of(pairs);
-  to += begin * width;
-  for (const Coordinates& r : phases_)
-    for (const Coordinates& e : point_) {
-      bool first = true;
-      for (const Coordinates& t : taps) {
-        float factor = 1;
+  for (const Coordinates& r : phases_) {
+    for (int64_t p = begin * width; p < end * width; p += kPiece) {
+      const int64_t count = std::min(kPiece, end * width - p);
+      const float* rows[kMost];
+      for (size_t t = 0; t < taps.size(); ++t) {
         int64_t k = 0;
         for (int a = 0; a < kAxes; ++a) {
           k *= p_.geometry.axis[a].w;
-          if (!axis_[a].transformed) continue;
-          factor *= kFactor[e[a]][t[a]];
-          k += r[a] + ((t[a] == 0) == forward_ ? axis_[a].stride : 0);
+          if (axis_[a].transformed) k += r[a] + ((taps[t][a] == 0) == forward_ ? axis_[a].stride : 0);
         }
-        if (factor == 0) continue;
-        tiles_->scale(packed + k * pitch + begin * width, factor, to, (end - begin) * width, !first);
-        first = false;
+        rows[t] = packed + k * pitch + p;
       }
-      to += depth_ * width;
+      float* room = stage.data();
+      int64_t outer = int64_t(taps.size()), inner = 1;
+      for (int a = kAxes - 1; a >= 0; --a) {
+        if (!axis_[a].transformed) continue;
+        outer /= 2;
+        const float* next[kMost];
+        for (int64_t o = 0; o < outer; ++o)
+          for (int64_t i = 0; i < inner; ++i) {
+            const float* from[2] = {rows[2 * o * inner + i], rows[(2 * o + 1) * inner + i]};
+            float* into[kPoints];
+            for (int64_t e = 0; e < kPoints; ++e) {
+              const int64_t at = (o * kPoints + e) * inner + i;
+              next[at] = into[e] = outer == 1 ? to + at * size + p : room + at * kPiece;
+            }
+            tiles_->winograd_weights(from, into, count);
+          }
+        inner *= kPoints;
+        room += outer * inner * kPiece;
+        std::copy_n(next, outer * inner, rows);
+      }
     }
+    to += points_ * size;
+  }
 }
 
 // The input of a block: in the tensor, or brought to a box.
