@@ -20,6 +20,7 @@
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/winograd_panels.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -51,12 +52,11 @@ class Winograd final : public Plan {
   int64_t workspace_bytes() const override { return layout_.bytes(); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
   std::string packing() const override;
-  int64_t packed_bytes() const override { return int64_t(sizeof(PackedHeader)) + weights_bytes(); }
+  int64_t packed_bytes() const override { return int64_t(sizeof(PackedHeader)) + weights_.bytes(); }
   void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override;
   bool pays() const;
 
  private:
-  static constexpr int64_t kMost = kPoints * kPoints * kPoints;
   struct Block {
     int64_t sample_begin, sample_end, begin[kAxes], end[kAxes];  // tiles
     int64_t tiles() const {
@@ -73,8 +73,6 @@ class Winograd final : public Plan {
   int64_t block_count() const;
   int64_t items() const;
   Block block(int64_t index) const;
-  bool transform_weights(const Buffers& buffers, const Parallel& parallel, float* panels, float* weights) const;
-  void transform_panel(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const;
   Rows load_input(const Buffers& buffers, const Block& block, int64_t group, std::byte* scratch) const;
   bool transform_input(const Buffers& buffers, const Block& block, int64_t group, std::byte* scratch) const;
   void transform_tile(const float** rows, float* stage, float* const* to, float* check) const;
@@ -89,13 +87,6 @@ class Winograd final : public Plan {
   int64_t out_extent(const Block& b, int a) const { return (b.end[a] - b.begin[a]) * axis_[a].results * axis_[a].out_step(); }
 
   int64_t lanes() const { return tiles_->lanes; }
-  int64_t panel_vectors(int64_t panel) const { return std::min(vectors_, parts_of(columns_ - panel * width_, lanes())); }
-  // Transformed weights of a group, and where its panel starts.
-  int64_t group_weights() const { return int64_t(phases_.size()) * points_ * depth_ * round_up(columns_, lanes()); }
-  int64_t panel_start(int64_t panel) const { return panel * int64_t(phases_.size()) * points_ * depth_ * width_; }
-  int64_t weights_bytes() const { return p_.geometry.groups * group_weights() * int64_t(sizeof(float)); }
-  int64_t panels_bytes() const { return p_.geometry.groups * panels_ * panel_size() * int64_t(sizeof(float)); }
-  int64_t panel_size() const { return p_.geometry.w_positions() * tap_pitch<float>(depth_, width_); }  // packed
 
   Problem p_;
   const Tiles<float>* tiles_;
@@ -105,8 +96,8 @@ class Winograd final : public Plan {
   WinogradAxis axis_[kAxes];
   int64_t points_ = 1, results_ = 1;  // of all axes
   std::vector<Coordinates> phases_, in_phases_, out_phases_, point_, result_;
-  int64_t vectors_, width_, panels_;
-  std::vector<PanelPacker<float>> packers_;
+  WinogradPanels weights_;
+  int64_t width_, panels_;  // columns of a panel, panels of a group
   int64_t block_samples_, block_tiles_[kAxes], panels_per_item_;
   int64_t pitch_;  // of a row of transformed input
   bool in_place_input_, in_place_output_;
@@ -123,7 +114,10 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
       in_(forward_ ? p_.x : p_.y),
       out_(forward_ ? p_.y : p_.x),
       depth_(forward_ ? p_.geometry.x_channels : p_.geometry.y_channels),
-      columns_(forward_ ? p_.geometry.y_channels : p_.geometry.x_channels) {
+      columns_(forward_ ? p_.geometry.y_channels : p_.geometry.x_channels),
+      weights_(p_, *tiles_),
+      width_(weights_.width()),
+      panels_(weights_.count()) {
   const Geometry& g = p_.geometry;
   Coordinates strides, points, results;
   for (int a = 0; a < kAxes; ++a) {
@@ -135,15 +129,6 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
   phases_ = coordinates_of(strides), point_ = coordinates_of(points), result_ = coordinates_of(results);
   in_phases_ = out_phases_ = {{0, 0, 0}};
   (forward_ ? out_phases_ : in_phases_) = phases_;
-  const int64_t total = parts_of(columns_, lanes());
-  panels_ = parts_of(total, tiles_->max_vectors);
-  vectors_ = parts_of(total, panels_);
-  panels_ = parts_of(total, vectors_);
-  width_ = vectors_ * lanes();
-  WeightsMatrix matrix{depth_, forward_ ? p_.w.outer : p_.w.channel, columns_, forward_ ? p_.w.channel : p_.w.outer, {}, {}};
-  for (int a = 0; a < kAxes; ++a) matrix.taps[a] = g.axis[a].w, matrix.tap_stride[a] = p_.w.axis[a];
-  packers_.emplace_back(*tiles_, p_.type, matrix, width_, 1, depth_);
-  packers_.emplace_back(*tiles_, p_.type, matrix, panel_vectors(panels_ - 1) * lanes(), 1, depth_);
   pitch_ = round_up(depth_, lanes());
   if (pitch_ % 512 == 0) pitch_ += 16;  // rows 2 KB apart would share a few sets of the L1 cache
   in_place_input_ = in_.channel == 1 || depth_ == 1;
@@ -162,10 +147,10 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
                      : isa == Isa::avx2 ? "gather__avx2"
                                         : "gather__portable");
   exact_part_ = layout_.shared(exact_->workspace_bytes());
-  weights_part_ = layout_.shared(weights_bytes());  // not touched, like the panels, where weights are packed ahead
+  weights_part_ = layout_.shared(weights_.bytes());  // not touched, like the panels, where weights are packed ahead
   zeros_part_ = layout_.shared(pitch_ * real);
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
-  panels_part_ = layout_.shared(panels_bytes());
+  panels_part_ = layout_.shared(weights_.stage_bytes());
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : box * pitch_ * real);
   input_part_ = layout_.per_thread(int64_t(in_phases_.size()) * points_ * tiles * pitch_ * real);
   products_part_ = layout_.per_thread(points_ * tiles * width_ * real);
@@ -256,8 +241,8 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
   const auto* header = static_cast<const PackedHeader*>(buffers.packed);
   const float* weights = header ? reinterpret_cast<const float*>(header + 1) : layout_.at<float>(workspace, weights_part_);
   std::atomic<bool> finite{header ? header->finite != 0
-                                  : transform_weights(buffers, parallel, layout_.at<float>(workspace, panels_part_),
-                                                      layout_.at<float>(workspace, weights_part_))};
+                                  : weights_.pack(buffers.w, parallel, layout_.at<float>(workspace, panels_part_),
+                                                  layout_.at<float>(workspace, weights_part_))};
   if (finite) {
     // Panels outermost: what threads compute at the same time shares its weights in the outer caches.
     const int64_t blocks = block_count();
@@ -285,71 +270,8 @@ std::string Winograd::packing() const {
 void Winograd::pack(const Buffers& buffers, const Parallel& parallel, void* packed) const {
   auto* header = static_cast<PackedHeader*>(packed);
   *header = {};
-  std::vector<float> panels(size_t(panels_bytes()) / sizeof(float));
-  header->finite = transform_weights(buffers, parallel, panels.data(), reinterpret_cast<float*>(header + 1));
-}
-
-// weights[group][panel][phase][point][c][n] from panels of 16 channels at a time; returns whether they are all finite.
-bool Winograd::transform_weights(const Buffers& buffers, const Parallel& parallel, float* panels, float* weights) const {
-  const Geometry& g = p_.geometry;
-  constexpr int64_t kChannels = 16;
-  const int64_t chunks = parts_of(depth_, kChannels);
-  std::atomic<bool> finite{true};
-  parallel.for_each(g.groups * panels_ * chunks, [&](int64_t index, int) {
-    const int64_t begin = index % chunks * kChannels, end = std::min(begin + kChannels, depth_);
-    const int64_t panel = index / chunks % panels_, group = index / chunks / panels_;
-    float* packed = panels + (group * panels_ + panel) * panel_size();
-    const PanelPacker<float>& packer = packers_[panel == panels_ - 1];
-    if (!packer.pack(element(buffers.w, p_.type, group * g.x_channels * p_.w.outer), panel * width_, begin, end, packed))
-      finite = false;
-    transform_panel(packed, begin, end, panel_vectors(panel) * lanes(), weights + group * group_weights() + panel_start(panel));
-  });
-  return finite;
-}
-
-// A piece of the channels at a time, one axis after the other, the last one into its place.
-void Winograd::transform_panel(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const {
-  constexpr int64_t kPiece = 256;  // floats
-  const int64_t pitch = tap_pitch<float>(depth_, width), size = depth_ * width;
-  thread_local std::vector<float> stage(kMost * kPiece);
-  Coordinates pairs;
-  for (int a = 0; a < kAxes; ++a) pairs[a] = axis_[a].transformed ? 2 : 1;
-  const std::vector<Coordinates> taps = coordinates_of(pairs);
-  for (const Coordinates& r : phases_) {
-    for (int64_t p = begin * width; p < end * width; p += kPiece) {
-      const int64_t count = std::min(kPiece, end * width - p);
-      const float* rows[kMost];
-      for (size_t t = 0; t < taps.size(); ++t) {
-        int64_t k = 0;
-        for (int a = 0; a < kAxes; ++a) {
-          k *= p_.geometry.axis[a].w;
-          if (axis_[a].transformed) k += r[a] + ((taps[t][a] == 0) == forward_ ? axis_[a].stride : 0);
-        }
-        rows[t] = packed + k * pitch + p;
-      }
-      float* room = stage.data();
-      int64_t outer = int64_t(taps.size()), inner = 1;
-      for (int a = kAxes - 1; a >= 0; --a) {
-        if (!axis_[a].transformed) continue;
-        outer /= 2;
-        const float* next[kMost];
-        for (int64_t o = 0; o < outer; ++o)
-          for (int64_t i = 0; i < inner; ++i) {
-            const float* from[2] = {rows[2 * o * inner + i], rows[(2 * o + 1) * inner + i]};
-            float* into[kPoints];
-            for (int64_t e = 0; e < kPoints; ++e) {
-              const int64_t at = (o * kPoints + e) * inner + i;
-              next[at] = into[e] = outer == 1 ? to + at * size + p : room + at * kPiece;
-            }
-            tiles_->winograd_weights(from, into, count);
-          }
-        inner *= kPoints;
-        room += outer * inner * kPiece;
-        std::copy_n(next, outer * inner, rows);
-      }
-    }
-    to += points_ * size;
-  }
+  std::vector<float> panels(size_t(weights_.stage_bytes()) / sizeof(float));
+  header->finite = weights_.pack(buffers.w, parallel, panels.data(), reinterpret_cast<float*>(header + 1));
 }
 
 // The input of a block: in the tensor, or brought to a box.
@@ -397,8 +319,8 @@ bool Winograd::transform_input(const Buffers& buffers, const Block& b, int64_t g
                 const int64_t i = axis_[a].read(t[a], e, r[a]);
                 at[a][e] = i >= 0 && i < axis_[a].in_extent ? i * in.axis[a] : -1;
               }
-            const float* rows[kMost];
-            float* to[kMost];
+            const float* rows[kMostPoints];
+            float* to[kMostPoints];
             for (int64_t k = 0; k < points_; ++k) {
               const Coordinates& e = point_[size_t(k)];
               const int64_t a0 = at[0][e[0]], a1 = at[1][e[1]], a2 = at[2][e[2]];
@@ -418,7 +340,7 @@ void Winograd::transform_tile(const float** rows, float* stage, float* const* to
   for (int64_t a = kAxes - 1, step = 1; a >= 0; step *= axis_[a--].points) {
     if (!axis_[a].transformed) continue;
     const bool last = --left == 0;
-    float* into[kMost];
+    float* into[kMostPoints];
     for (int64_t k = 0; k < points_; ++k) into[k] = last ? to[k] : stage + k * pitch_;
     for (int64_t begin = 0; begin < points_; begin += kPoints * step)
       for (int64_t k = begin; k < begin + step; ++k) {
@@ -466,7 +388,8 @@ void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, c
 // Results of one phase from the products, into the tensor or the box.
 void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t group, int64_t panel, const Coordinates& r,
                              std::byte* scratch) const {
-  const int64_t width = panel_vectors(panel) * lanes(), columns = std::min(width_, columns_ - panel * width_), tiles = b.tiles();
+  const int64_t width = weights_.vectors_of(panel) * lanes(), columns = std::min(width_, columns_ - panel * width_),
+                tiles = b.tiles();
   const float* products = layout_.at<float>(scratch, products_part_);
   float* stage = layout_.at<float>(scratch, stage_part_);
   // The tensor, or the box of the block's positions.
@@ -483,13 +406,13 @@ void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t gro
     for (int64_t t0 = b.begin[0]; t0 < b.end[0]; ++t0)
       for (int64_t t1 = b.begin[1]; t1 < b.end[1]; ++t1)
         for (int64_t t2 = b.begin[2]; t2 < b.end[2]; ++t2, ++tile) {
-          const float* rows[kMost];
+          const float* rows[kMostPoints];
           for (int64_t point = 0; point < points_; ++point) rows[point] = products + (point * tiles + tile) * width;
           int64_t inner = 1, outer = points_, used = 0;
           for (int a = kAxes - 1; a >= 0; --a) {
             outer /= axis_[a].points;
             if (!axis_[a].transformed) continue;
-            const float* next[kMost];
+            const float* next[kMostPoints];
             for (int64_t o = 0; o < outer; ++o)
               for (int64_t i = 0; i < inner; ++i) {
                 const float* from[kPoints];
@@ -526,12 +449,11 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, int64_t group, 
     finite = false;
     return;
   }
-  weights += group * group_weights();
   const float* bias = layout_.at<float>(workspace, bias_part_) + group * panels_ * width_;
   const int64_t last_panel = std::min(first_panel + panels_per_item_, panels_);
   for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-    const int64_t vectors = panel_vectors(panel), phase_size = points_ * depth_ * vectors * lanes();
-    const float* of_panel = weights + panel_start(panel);
+    const int64_t vectors = weights_.vectors_of(panel), phase_size = points_ * depth_ * vectors * lanes();
+    const float* of_panel = weights + weights_.start(group, panel);
     for (const Coordinates& phase : out_phases_) {
       multiply(b, of_panel, vectors, bias + panel * width_, scratch);
       store_results(buffers, b, group, panel, phase, scratch);

@@ -10,6 +10,7 @@
 namespace torch_ext::cpu {
 
 inline constexpr int64_t kPoints = 4, kResults = 3;  // of a tile along an axis
+inline constexpr int64_t kMostPoints = kPoints * kPoints * kPoints;
 
 // One axis: transformed (kernel = 2*stride), or of no extent in the kernel (kernel = stride = 1). Tile t reads point e of phase r
 // at read(t, e, r), and writes result j of phase r at write(t, j, r); only the side of y has phases.

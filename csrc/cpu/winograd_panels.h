@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights of Winograd's F(3, 2), transformed: the result channels of a group in panels as wide as a tile, each with its
+// phases and points one behind the other.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "csrc/cpu/pack.h"
+#include "csrc/cpu/winograd.h"
+
+namespace torch_ext::cpu {
+
+class WinogradPanels {
+ public:
+  WinogradPanels(const Problem& problem, const Tiles<float>& tiles);
+
+  int64_t count() const { return count_; }      // of a group
+  int64_t vectors() const { return vectors_; }  // of a panel
+  int64_t width() const { return vectors_ * tiles_->lanes; }
+  // The last one may be narrower.
+  int64_t vectors_of(int64_t panel) const { return std::min(vectors_, total_ - panel * vectors_); }
+  // Where a panel of a group begins: weights[group][panel][phase][point][c][n].
+  int64_t start(int64_t group, int64_t panel) const { return (group * total_ + panel * vectors_) * of_vector(); }
+  int64_t bytes() const { return groups_ * total_ * of_vector() * int64_t(sizeof(float)); }
+  // Of the panels before they are transformed, which pack() needs room for.
+  int64_t stage_bytes() const { return groups_ * count_ * stage_panel() * int64_t(sizeof(float)); }
+  // Threads take some channels of a panel. Returns whether all weights are finite.
+  bool pack(const void* weights, const Parallel& parallel, float* stage, float* to) const;
+
+ private:
+  int64_t of_vector() const { return int64_t(phases_.size()) * points_ * depth_ * tiles_->lanes; }
+  int64_t stage_panel() const { return taps_ * tap_pitch<float>(depth_, width()); }
+  void transform(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const;
+
+  const Tiles<float>* tiles_;
+  Type type_;
+  bool forward_;
+  WinogradAxis axis_[kAxes];
+  std::vector<Coordinates> phases_;
+  int64_t kernel_[kAxes];
+  int64_t points_ = 1, taps_, groups_, group_stride_, depth_;
+  int64_t total_, count_, vectors_;          // vectors of all panels; panels; vectors of one
+  std::vector<PanelPacker<float>> packers_;  // for the panels, and for the last one
+};
+
+}  // namespace torch_ext::cpu
