@@ -421,10 +421,13 @@ void Gather<In>::run_phase(const Phase<Real>& phase, const Real* panel, int64_t 
       tiles_->depth_step > 1 ? kLongTerms : std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
   const int64_t taps_at_once = std::clamp<int64_t>(slice / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
   const int64_t parts = parts_of(depth_, slice), part = round_up(parts_of(depth_, parts), tiles_->depth_step);
-  for (int64_t tap = 0; tap < phase.taps; tap += taps_at_once)
+  // Taps are summed together by their place among all of the phase, so that no bit depends on which of them a block leaves out.
+  for (int64_t tap = 0, next; tap < phase.taps; tap = next) {
+    for (next = tap + 1; next < phase.taps && phase.tap_order[next] / taps_at_once == phase.tap_order[tap] / taps_at_once;)
+      ++next;
     for (int64_t c = 0; c < depth_; c += part)
-      pass(tap, std::min(taps_at_once, phase.taps - tap), c, std::min(part, depth_ - c), tap == 0 && c == 0,
-           tap + taps_at_once >= phase.taps && c + part >= depth_);
+      pass(tap, next - tap, c, std::min(part, depth_ - c), tap == 0 && c == 0, next == phase.taps && c + part >= depth_);
+  }
 }
 
 // The same, one position at a time and without the row of zeros: an infinity or NaN among the weights times zero would spoil

@@ -18,7 +18,7 @@ int64_t BlockRows<Real>::pointers(const GatherAxis* axis, int64_t positions, boo
     tap_lists *= taps_of_axis;
     phases *= axis[a].out_step;
   }
-  return positions * (2 * tap_lists + (narrow ? 2 : 1) * phases);
+  return positions * (3 * tap_lists + (narrow ? 2 : 1) * phases);
 }
 
 template <class Real>
@@ -68,7 +68,7 @@ void BlockRows<Real>::point(const CellBlock& block, std::byte* memory, std::vect
 
 template <class Real>
 Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c0, Range c1, Range c2, const Real**& next) const {
-  Phase<Real> phase{sample.size() * c0.size() * c1.size() * c2.size(), 0, nullptr, nullptr, nullptr, nullptr};
+  Phase<Real> phase{sample.size() * c0.size() * c1.size() * c2.size(), 0, nullptr, nullptr, nullptr, nullptr, nullptr};
   void** results = reinterpret_cast<void**>(const_cast<Real**>(next));
   void** to = results;
   for (int64_t n = sample.begin; n < sample.end; ++n)
@@ -83,12 +83,17 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c
     phase.out = const_cast<Real**>(next);
     for (int64_t i = 0; i < phase.positions; ++i) *next++ = sums + i * sums_pitch;
   }
+  const size_t taps =
+      axis[0].phases[size_t(r[0])].size() * axis[1].phases[size_t(r[1])].size() * axis[2].phases[size_t(r[2])].size();
   phase.tap_index = reinterpret_cast<int64_t*>(next);
-  next += axis[0].phases[size_t(r[0])].size() * axis[1].phases[size_t(r[1])].size() * axis[2].phases[size_t(r[2])].size();
+  phase.tap_order = phase.tap_index + taps;
+  next += 2 * taps;
   phase.rows = next;
+  int64_t order = 0;
   for (const Tap& t0 : axis[0].phases[size_t(r[0])])
     for (const Tap& t1 : axis[1].phases[size_t(r[1])])
       for (const Tap& t2 : axis[2].phases[size_t(r[2])]) {
+        const int64_t place = order++;
         const Real** row = next;
         bool used = false;
         for (int64_t n = sample.begin; n < sample.end; ++n)
@@ -105,6 +110,7 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c
               }
             }
         if (!used) continue;  // the next tap takes this one's place
+        phase.tap_order[phase.taps] = place;
         phase.tap_index[phase.taps++] = (t0.k * kernel[1].w + t1.k) * kernel[2].w + t2.k;
         next = row;
       }

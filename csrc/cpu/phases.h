@@ -34,6 +34,7 @@ struct Phase {
   int64_t positions, taps;
   const Real** rows;   // [tap][position]
   int64_t* tap_index;  // kernel position of each tap
+  int64_t* tap_order;  // its place among all of the phase's taps
   Real** out;          // [position]
   void** narrow;       // [position], where results are of 16 bits; then `out` are sums
 };

@@ -543,5 +543,31 @@ TEST(Isa, IsCappedByNameAndNeverBeyondTheMachine) {
   for (int isa = 0; isa <= int(cpu::detected_isa()); ++isa) EXPECT_STRNE(cpu::name_of(Isa(isa)), "");
 }
 
+// A sample's bits are the same whatever batch it is part of, though that decides on the blocks and on what is left out of them.
+TEST(Gather, SumsASampleAlikeInEveryBatch) {
+  Harness harness;
+  // Enough channels for two taps, and no more, to be summed at a time.
+  const Case all = parse_case("all n14 g1 c48:48 i3x4 k4x5 s2x2 d1x1 pb1x2 pe1x1 op0x0");
+  const Case one = parse_case("one n1 g1 c48:48 i3x4 k4x5 s2x2 d1x1 pb1x2 pe1x1 op0x0");
+  const size_t batch = size_t(all.geometry.batch);
+  for (int k = 0; k < cpu::kernel_count(); ++k) {
+    const std::string kernel = cpu::kernel_name(k);
+    if (kernel.rfind("gather__", 0) || !cpu::kernel_supported(k, cpu::detected_isa())) continue;
+    for (Operation operation : {Operation::conv_transpose, Operation::backward_data})
+      for (Type type : {Type::f32, Type::f64, Type::bf16}) {
+        const Problem of_all = make_problem(all, operation, type, kLayouts[0]),
+                      of_one = make_problem(one, operation, type, kLayouts[0]);
+        const auto plan = cpu::make_plan(of_all, cpu::detected_isa(), kThreads, kernel.c_str());
+        if (!plan) continue;
+        Data data = reals(all.geometry, type, 1);
+        auto expected = harness.run(*plan, of_all, data, shuffled(kThreads));
+        data.x.resize(data.x.size() / batch), data.y.resize(data.y.size() / batch);
+        expected.resize(expected.size() / batch);
+        const auto alone = cpu::make_plan(of_one, cpu::detected_isa(), kThreads, kernel.c_str());
+        EXPECT_EQ(harness.run(*alone, of_one, data, shuffled(kThreads)), expected) << kernel << ": " << cpu::describe(of_one);
+      }
+  }
+}
+
 }  // namespace
 }  // namespace torch_ext::test
