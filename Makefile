@@ -78,14 +78,12 @@ test-python: test-cpp
 test-packaging: library
 	$(python) tests/packaging/check.py --build $(BUILD)
 
-# The C++ tests again under the address and undefined behaviour sanitizers, but for two of the imitated AMX that test values alone and
-# would take minutes.
+# The C++ tests again under the address and undefined behaviour sanitizers.
 sanitize: googletest
 	cmake -S . -B build/sanitize $(if $(wildcard build/sanitize/CMakeCache.txt),,$(generator)) -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DTORCH_EXT_TORCH=OFF -DTORCH_EXT_CUDA=0 -DTORCH_EXT_TESTS=ON -DTORCH_EXT_SANITIZE=ON > /dev/null
 	cmake --build build/sanitize --parallel $(jobs)
-	ctest --test-dir build/sanitize --parallel $(jobs) --output-on-failure --progress \
-	  --exclude-regex 'AmxKernel\.(ComputesLayersOfModelsExactly|IsAsAccurateAsMultiplyAdds)'
+	ctest --test-dir build/sanitize --parallel $(jobs) --output-on-failure --progress
 
 bench: library
 	$(python) -m benchmarks

@@ -100,11 +100,7 @@ void Dots<Real>::choose_blocks() {
   for (const PlaneAxis& axis : plane_axis_) y_per_cell *= int64_t(axis.residues.size());
   int64_t room = std::max<int64_t>(1, kBoxBytes / (groups_ * y_per_cell * int64_t(sizeof(Real))));
   if (!in_place_x_) room = std::clamp<int64_t>(kXBoxBytes / (groups_ * g.x_channels * int64_t(sizeof(Real))), 1, room);
-  for (int a = kAxes - 1; a >= 0; --a) {
-    cells_[a] = parts_of(axis_[a].cells, parts_of(axis_[a].cells, room));
-    room = std::max<int64_t>(1, room / cells_[a]);
-  }
-  block_samples_ = std::min(g.batch, room);
+  block_samples_ = std::min(g.batch, cut_axes([&](int a) { return axis_[a].cells; }, room, cells_));
   // Blocks enough for the parts.
   while (batches_ < kMinGroups && block_count() < kMinParts && flops() > kPartFlops && cells_[1] > 1)
     cells_[1] = parts_of(cells_[1], 2);

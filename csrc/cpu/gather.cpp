@@ -30,8 +30,8 @@ constexpr int64_t kBoxBytes = 256 << 10;
 constexpr int64_t kMaxCells = 512;            // of a block: beyond this a panel's trip into L1 is amortised
 constexpr int64_t kMinCells = 64;             // about ten tiles, for which a panel's trip into L1 is short
 constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
-// Items to aim for: one for each of as many threads, as soon as an item takes 20 microseconds, and more where they take 300, as
-// larger items share more of what they bring to cache.
+// Large items share more of what they bring to cache: no more than kItems are aimed for, of some 20 microseconds at least, until
+// each takes some 300, and then up to kMostItems.
 constexpr double kItemFlops = 4e6, kLongItemFlops = 64e6;
 constexpr int64_t kItems = 16, kMostItems = 64;
 constexpr int64_t kMaxTerms = 128;         // that a tile sums at a time, for the accuracy of long sums
@@ -168,14 +168,8 @@ void Gather<In>::choose_blocks() {
   // Halves until there are enough items, of which panels may make up the rest; then a little less until they are even.
   bool enough = false;
   for (;; limit = enough ? limit * 7 / 8 : std::max(kMinCells, limit / 2)) {
-    // The innermost axes first, then the samples; each axis is cut evenly.
-    int64_t room = limit;
-    for (int a = kAxes - 1; a >= 0; --a) {
-      const int64_t parts = parts_of(axis_[a].cells, room);
-      block_cells_[a] = parts ? parts_of(axis_[a].cells, parts) : 1;
-      room = std::max<int64_t>(1, room / std::max<int64_t>(1, block_cells_[a]));
-    }
-    block_samples_ = std::clamp<int64_t>(room, 1, std::max<int64_t>(g.batch, 1));
+    block_samples_ =
+        std::min(cut_axes([&](int a) { return axis_[a].cells; }, limit, block_cells_), std::max<int64_t>(g.batch, 1));
     const int64_t blocks = block_count() * g.groups;
     panels_per_item_ = blocks >= items ? panels_ : std::max<int64_t>(1, panels_ * blocks / items);
     enough = enough || blocks >= items || limit <= kMinCells || (blocks * panels_ >= items && limit <= 4 * kMinCells);

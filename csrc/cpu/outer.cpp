@@ -28,9 +28,8 @@ constexpr int64_t kChunkBytes = 256 << 10;  // of rows of a and b: a quarter of 
 // Of a chunk: below the former the trip of a tile's sums to L2 and back costs more than rows that come from L3.
 constexpr int64_t kMinPositions = 96, kMaxPositions = 256;
 constexpr int64_t kParts = 16, kMaxParts = 64;  // that the positions are summed in; the latter for long sums
-constexpr double kLongFlops = 4e9;
-constexpr int64_t kMinParts = 8;           // fewer than this do not occupy the threads
-constexpr int64_t kPositionsOfPart = 256;  // adding a part costs as much as summing one position
+constexpr int64_t kMinParts = 8;                // fewer than this do not occupy the threads
+constexpr int64_t kPositionsOfPart = 256;       // adding a part costs as much as summing one position
 constexpr int64_t kPartsBytes = 64 << 20;
 constexpr double kUnitFlops = 4e6;  // of weights that one thread sums at a time: 20 to 50 microseconds
 constexpr int64_t kStoreBytes = 128 << 10;
@@ -125,16 +124,15 @@ Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, std::shared_p
   m_ = swapped_ ? g.y_channels : g.x_channels;
   n_ = swapped_ ? g.x_channels : g.y_channels;
   const int64_t total = parts_of(n_, lanes());
-  panels_ = parts_of(total, tiles_->max_vectors);
-  vectors_ = parts_of(total, panels_);
+  vectors_ = even_part(total, tiles_->max_vectors);
   panels_ = parts_of(total, vectors_);
   pitch_ = round_up(n_, lanes());
 
   const int64_t sums_bytes = g.groups * group_sums() * int64_t(sizeof(Real));
   const int64_t positions = g.batch * g.x_positions();
   const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
-  parts_ = std::min(
-      {flops < kLongFlops ? kParts : kMaxParts, positions / kPositionsOfPart, kPartsBytes / std::max<int64_t>(sums_bytes, 1)});
+  parts_ = std::min({flops < kManyThreadsFlops ? kParts : kMaxParts, positions / kPositionsOfPart,
+                     kPartsBytes / std::max<int64_t>(sums_bytes, 1)});
   choose_chunks();
   parts_ = std::min(parts_, chunk_count());
   while (parts_ > kMinParts && !shared_evenly(parts_ * g.groups, flops)) --parts_;
@@ -169,14 +167,7 @@ void Outer<In>::choose_chunks() {
   const int64_t bytes = values_ * (g.x_channels / kTerms + y_per_x * g.y_channels) * int64_t(sizeof(Real));
   int64_t most = kTerms * std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions);
   for (;; most = most * 7 / 8) {  // until there is one for each part
-    int64_t room = most;
-    for (int a = kAxes - 1; a >= 0; --a) {
-      const int64_t extent = g.axis[a].x;
-      chunk_extent_[a] = parts_of(extent, parts_of(extent, room));
-      if (a == kAxes - 1) chunk_extent_[a] = round_up(chunk_extent_[a], kTerms);
-      room = std::max<int64_t>(1, room / chunk_extent_[a]);
-    }
-    chunk_samples_ = std::clamp<int64_t>(room, 1, g.batch);
+    chunk_samples_ = std::min(cut_axes([&](int a) { return g.axis[a].x; }, most, chunk_extent_, kTerms), g.batch);
     if (parts_ < kMinParts || chunk_count() >= parts_ || most <= kPositionsOfPart / 4) return;
   }
 }

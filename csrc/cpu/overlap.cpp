@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kLinesBytes = 48 << 10;  // of a product: read at once by the overlap-add
 constexpr int64_t kBoxBytes = 256 << 10;   // of the input of a block, and of its results, where they are not used in place
-constexpr int64_t kSmallPlane = 16 << 10;  // bytes
+constexpr int64_t kSmallPlane = 16 << 10;  // bytes of a channel of the input
 constexpr int64_t kMaxTerms = 128;         // that a tile sums at a time, for the accuracy of long sums
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;
@@ -133,9 +133,9 @@ void Overlap<Real>::choose_blocks() {
       2.0 * double(g.batch * g.groups) * double(g.x_positions() * g.w_positions()) * double(columns_ * g.x_channels);
   const int64_t wanted = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
   for (;; limit = std::max<int64_t>(1, limit / 2)) {
-    block_[1] = parts_of(axis_[1].cells, parts_of(axis_[1].cells, limit));
+    block_[1] = even_part(axis_[1].cells, limit);
     const int64_t room = std::max<int64_t>(1, limit / block_[1]);
-    block_[0] = parts_of(axis_[0].cells, parts_of(axis_[0].cells, room));
+    block_[0] = even_part(axis_[0].cells, room);
     if (2 * items() > wanted || limit == 1) break;
   }
   // Whole rows of the input in a product, or a single one.

@@ -31,7 +31,7 @@ Panels<In>::Panels(const Problem& p, const Tiles<Real>& tiles, int parts)
   const WeightsMatrix matrix = weights_matrix(p);
   depth_ = round_up(parts_of(matrix.depth, kTerms), tiles.depth_step);
   const int64_t total = parts_of(matrix.columns, tiles.lanes);
-  vectors_ = parts_of(total, parts_of(total, tiles.max_vectors));
+  vectors_ = even_part(total, tiles.max_vectors);
   count_ = parts_of(total, vectors_);
   last_vectors_ = total - (count_ - 1) * vectors_;
   for (int64_t vectors : {vectors_, last_vectors_})

@@ -10,7 +10,7 @@ namespace torch_ext::cpu {
 template <class Real>
 int64_t BlockRows<Real>::pointers(const GatherAxis* axis, int64_t positions, bool narrow) {
   // Every position of a phase has a pointer for each of its taps and one or two to its result; each tap of a part of a phase, of
-  // at least one position, has its index.
+  // at least one position, has its index and its place.
   int64_t phases = 1, tap_lists = 1;
   for (int a = 0; a < kAxes; ++a) {
     int64_t taps_of_axis = 0;
@@ -27,12 +27,9 @@ void BlockRows<Real>::cut(const GatherAxis& axis, int64_t r, Range cells, int64_
   if (cells.size() <= 0) return;
   thread_local std::vector<int64_t> ends;
   ends.clear();
-  for (const Tap& tap : axis.phases[size_t(r)]) {
-    const int64_t past =
-        axis.in_extent - tap.delta;  // the tap reads what is there from the first of these cells up to the second
-    ends.push_back(tap.delta < 0 ? parts_of(-tap.delta, axis.in_step) : 0);
-    ends.push_back(past > 0 ? parts_of(past, axis.in_step) : 0);
-  }
+  for (const Tap& tap : axis.phases[size_t(r)])  // inside from the first of these cells up to the second
+    for (const int64_t border : {int64_t(0), axis.in_extent})
+      ends.push_back(border > tap.delta ? parts_of(border - tap.delta, axis.in_step) : 0);
   std::sort(ends.begin(), ends.end());
   const int64_t least = parts_of(least_positions, std::max<int64_t>(positions, 1));  // cells
   for (const int64_t end : ends)

@@ -1,12 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <algorithm>
 #include <cstdint>
+
+#include "csrc/core/geometry.h"
 
 namespace torch_ext::cpu {
 
 // How many parts of at most `part` make up `value`.
 inline int64_t parts_of(int64_t value, int64_t part) { return (value + part - 1) / part; }
 inline int64_t round_up(int64_t value, int64_t multiple) { return parts_of(value, multiple) * multiple; }
+// The size of the parts where `value` is cut evenly into as few of at most `most` as there can be.
+inline int64_t even_part(int64_t value, int64_t most) { return value > 0 ? parts_of(value, parts_of(value, most)) : 0; }
+
+// Cuts axes of extent(a) into even pieces, the innermost ones first, of which one has at most about `room` positions; pieces of
+// the innermost axis are multiples of `multiple`. Returns how many samples there is room for.
+template <class Extent>
+int64_t cut_axes(Extent extent, int64_t room, int64_t* piece, int64_t multiple = 1) {
+  for (int a = kAxes - 1; a >= 0; --a, multiple = 1) {
+    piece[a] = round_up(std::max<int64_t>(1, even_part(extent(a), room)), multiple);
+    room = std::max<int64_t>(1, room / piece[a]);
+  }
+  return room;
+}
+
+// From which on work is worth being shared by more than 16 threads, up to 64.
+inline constexpr double kManyThreadsFlops = 4e9;
 
 // Whether equal items keep threads busy for at least 7/8 of the time, as many threads as the work is worth. Kernels cut their
 // work by the shape alone, never by the number of threads, so that the bits of a result do not depend on it.
@@ -15,7 +34,7 @@ inline bool shared_evenly(int64_t items, double flops) {
     int64_t threads;
     double flops;  // from which on: some fifty microseconds a thread, or more where finer items would cost more than they gain
   };
-  for (const Share& share : {Share{2, 32e6}, Share{8, 128e6}, Share{16, 256e6}, Share{64, 4e9}})
+  for (const Share& share : {Share{2, 32e6}, Share{8, 128e6}, Share{16, 256e6}, Share{64, kManyThreadsFlops}})
     if (flops >= share.flops && 7 * round_up(items, share.threads) > 8 * items) return false;
   return true;
 }

@@ -116,11 +116,7 @@ void Wide<Real>::choose_blocks() {
   const double flops = 2.0 * double(cells) * double(g.groups * columns_ * depth_) * double(g.w_positions());
   const int64_t wanted = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
   for (;; limit = std::max(kMinCells, limit / 2)) {
-    int64_t room = limit;
-    for (int a = kAxes - 1; a >= 0; --a) {
-      cells_[a] = parts_of(axis_[a].cells, parts_of(axis_[a].cells, room));
-      room = std::max<int64_t>(1, room / cells_[a]);
-    }
+    cut_axes([&](int a) { return axis_[a].cells; }, limit, cells_);
     if (items() >= wanted || limit <= kMinCells) break;
   }
   planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, in_, cells_);

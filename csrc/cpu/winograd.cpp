@@ -95,7 +95,7 @@ class Winograd final : public Plan {
   int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
   WinogradAxis axis_[kAxes];
   int64_t points_ = 1, results_ = 1;  // of all axes
-  std::vector<Coordinates> phases_, in_phases_, out_phases_, point_, result_;
+  std::vector<Coordinates> in_phases_, out_phases_, point_, result_;
   WinogradPanels weights_;
   int64_t width_, panels_;  // columns of a panel, panels of a group
   int64_t block_samples_, block_tiles_[kAxes], panels_per_item_;
@@ -126,9 +126,9 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
     results_ *= results[a] = axis_[a].results;
     strides[a] = axis_[a].stride;
   }
-  phases_ = coordinates_of(strides), point_ = coordinates_of(points), result_ = coordinates_of(results);
+  point_ = coordinates_of(points), result_ = coordinates_of(results);
   in_phases_ = out_phases_ = {{0, 0, 0}};
-  (forward_ ? out_phases_ : in_phases_) = phases_;
+  (forward_ ? out_phases_ : in_phases_) = coordinates_of(strides);
   pitch_ = round_up(depth_, lanes());
   if (pitch_ % 512 == 0) pitch_ += 16;  // rows 2 KB apart would share a few sets of the L1 cache
   in_place_input_ = in_.channel == 1 || depth_ == 1;
@@ -162,22 +162,15 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
 
 void Winograd::choose_blocks() {
   const Geometry& g = p_.geometry;
-  int64_t limit =
+  const int64_t limit =
       std::clamp<int64_t>(kInputBytes / (int64_t(in_phases_.size()) * points_ * pitch_ * int64_t(sizeof(float))), 1, kMaxTiles);
   const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
-  const auto cut = [&](int64_t room) {
-    for (int a = kAxes - 1; a >= 0; --a) {
-      block_tiles_[a] = parts_of(axis_[a].tiles, parts_of(axis_[a].tiles, room));
-      room = std::max<int64_t>(1, room / block_tiles_[a]);
-    }
-    block_samples_ = std::clamp<int64_t>(room, 1, g.batch);
-  };
   // Items of all panels transform their input once. Only where these would have too few tiles, an item is one panel.
   for (const int64_t panels : {panels_, int64_t(1)}) {
     panels_per_item_ = panels;
     const int64_t least = std::min(limit, panels > 1 && forward_ ? kFewTiles : kMinTiles);
     for (int64_t room = limit; room >= least; room = room * 15 / 16) {
-      cut(room);
+      block_samples_ = std::min(cut_axes([&](int a) { return axis_[a].tiles; }, room, block_tiles_), g.batch);
       if (shared_evenly(items(), flops)) return;
     }
   }
@@ -336,21 +329,9 @@ bool Winograd::transform_input(const Buffers& buffers, const Block& b, int64_t g
 
 // One axis after the other, the last one into its place.
 void Winograd::transform_tile(const float** rows, float* stage, float* const* to, float* check) const {
-  int left = axis_[0].transformed + axis_[1].transformed + axis_[2].transformed;
-  for (int64_t a = kAxes - 1, step = 1; a >= 0; step *= axis_[a--].points) {
-    if (!axis_[a].transformed) continue;
-    const bool last = --left == 0;
-    float* into[kMostPoints];
-    for (int64_t k = 0; k < points_; ++k) into[k] = last ? to[k] : stage + k * pitch_;
-    for (int64_t begin = 0; begin < points_; begin += kPoints * step)
-      for (int64_t k = begin; k < begin + step; ++k) {
-        const float* from[kPoints] = {rows[k], rows[k + step], rows[k + 2 * step], rows[k + 3 * step]};
-        float* results[kPoints] = {into[k], into[k + step], into[k + 2 * step], into[k + 3 * step]};
-        tiles_->winograd_input(from, results, depth_, check);
-      }
-    std::copy_n(into, points_, rows);
-    stage += points_ * pitch_;
-  }
+  along_each_axis<kPoints, kPoints>(
+      rows, points_, [&](bool last, int64_t used, int64_t k) { return last ? to[k] : stage + used * pitch_; },
+      [&](const float* const* from, float* const* into) { tiles_->winograd_input(from, into, depth_, check); });
 }
 
 // products[point][tile][n] = sum over the phases of the input of input[phase][point][tile] * weights[phase][point], the bias in
@@ -365,7 +346,7 @@ void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, c
   int64_t ones = 0;
   for (const WinogradAxis& a : axis_) ones = ones * a.points + (a.transformed ? 1 : 0);
   const int64_t slice = std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(float))), 8, kMaxTerms);
-  const int64_t part = parts_of(depth_, parts_of(depth_, slice));
+  const int64_t part = even_part(depth_, slice);
   const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(tiles, tallest);
   for (int64_t point = 0; point < points_; ++point) {
     for (int64_t t = 0; t < tiles; ++t) out[t] = products + (point * tiles + t) * width;
@@ -408,22 +389,9 @@ void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t gro
         for (int64_t t2 = b.begin[2]; t2 < b.end[2]; ++t2, ++tile) {
           const float* rows[kMostPoints];
           for (int64_t point = 0; point < points_; ++point) rows[point] = products + (point * tiles + tile) * width;
-          int64_t inner = 1, outer = points_, used = 0;
-          for (int a = kAxes - 1; a >= 0; --a) {
-            outer /= axis_[a].points;
-            if (!axis_[a].transformed) continue;
-            const float* next[kMostPoints];
-            for (int64_t o = 0; o < outer; ++o)
-              for (int64_t i = 0; i < inner; ++i) {
-                const float* from[kPoints];
-                float* into[kResults];
-                for (int64_t e = 0; e < kPoints; ++e) from[e] = rows[(o * kPoints + e) * inner + i];
-                for (int64_t e = 0; e < kResults; ++e) next[(o * kResults + e) * inner + i] = into[e] = stage + used++ * width;
-                tiles_->winograd_output(from, into, width);
-              }
-            inner *= kResults;
-            std::copy_n(next, outer * inner, rows);
-          }
+          along_each_axis<kPoints, kResults>(
+              rows, points_, [&](bool, int64_t used, int64_t) { return stage + used * width; },
+              [&](const float* const* from, float* const* into) { tiles_->winograd_output(from, into, width); });
           // Offsets along each axis, -1 where there is no such result.
           const int64_t t[kAxes] = {t0, t1, t2};
           int64_t at[kAxes][kResults];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tiles of Winograd's F(3, 2) along the axes of conv_transpose and backward_data, without any arithmetic on data.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -55,6 +56,29 @@ inline std::vector<Coordinates> coordinates_of(const Coordinates& extent) {
     for (int64_t j = 0; j < extent[1]; ++j)
       for (int64_t k = 0; k < extent[2]; ++k) all.push_back({i, j, k});
   return all;
+}
+
+// Transforms a tile, one transformed axis after the other, the innermost first: every `From` of its rows along an axis become
+// `To`. At first there are From^axes rows, with the innermost axis fastest, and in the end `rows` leads to To^axes results.
+// into(last, used, k) is where result k of an axis goes: whether that axis is the last one, and how many results came before.
+template <int64_t From, int64_t To, class Into, class Transform>
+void along_each_axis(const float** rows, int64_t count, Into into, Transform transform) {
+  int64_t used = 0;
+  for (int64_t outer = count / From, inner = 1; outer > 0; outer /= From, inner *= To) {
+    const float* next[kMostPoints];
+    for (int64_t o = 0; o < outer; ++o)
+      for (int64_t i = 0; i < inner; ++i) {
+        const float* from[From];
+        float* to[To];
+        for (int64_t e = 0; e < From; ++e) from[e] = rows[(o * From + e) * inner + i];
+        for (int64_t e = 0; e < To; ++e) {
+          const int64_t k = (o * To + e) * inner + i;
+          next[k] = to[e] = into(outer == 1, used++, k);
+        }
+        transform(from, to);
+      }
+    std::copy_n(next, outer * inner * To, rows);
+  }
 }
 
 }  // namespace torch_ext::cpu

@@ -12,25 +12,35 @@ namespace torch_ext::cpu {
 WinogradPanels::WinogradPanels(const Problem& p, const Tiles<float>& tiles)
     : tiles_(&tiles),
       type_(p.type),
-      forward_(p.operation == Operation::conv_transpose),
-      taps_(p.geometry.w_positions()),
+      kernel_(p.geometry.w_positions()),
       groups_(p.geometry.groups),
       group_stride_(p.geometry.x_channels * p.w.outer) {
   const WeightsMatrix matrix = weights_matrix(p);
   depth_ = matrix.depth;
-  Coordinates strides;
+  WinogradAxis axis[kAxes];
+  Coordinates strides, pairs;
   for (int a = 0; a < kAxes; ++a) {
-    axis_[a] = WinogradAxis(p.geometry.axis[a], p.operation);
-    kernel_[a] = p.geometry.axis[a].w;
-    points_ *= axis_[a].points;
-    strides[a] = axis_[a].stride;
+    axis[a] = WinogradAxis(p.geometry.axis[a], p.operation);
+    points_ *= axis[a].points;
+    strides[a] = axis[a].stride;
+    pairs[a] = axis[a].transformed ? 2 : 1;
   }
-  phases_ = coordinates_of(strides);
+  for (const Coordinates& r : coordinates_of(strides)) {
+    std::vector<int64_t>& taps = taps_.emplace_back();
+    for (const Coordinates& t : coordinates_of(pairs)) {
+      int64_t k = 0;
+      for (int a = 0; a < kAxes; ++a) {
+        k *= p.geometry.axis[a].w;
+        if (axis[a].transformed) k += r[a] + ((t[a] == 0) == axis[a].forward ? axis[a].stride : 0);
+      }
+      taps.push_back(k);
+    }
+  }
   total_ = parts_of(matrix.columns, tiles.lanes);
-  vectors_ = parts_of(total_, parts_of(total_, tiles.max_vectors));
+  vectors_ = even_part(total_, tiles.max_vectors);
   count_ = parts_of(total_, vectors_);
   for (const int64_t panel : {int64_t(0), count_ - 1})
-    packers_.emplace_back(tiles, type_, matrix, (panel ? vectors_of(panel) : vectors_) * tiles.lanes, 1, depth_);
+    packers_.emplace_back(tiles, type_, matrix, vectors_of(panel) * tiles.lanes, 1, depth_);
 }
 
 bool WinogradPanels::pack(const void* weights, const Parallel& parallel, float* stage, float* to) const {
@@ -53,41 +63,15 @@ void WinogradPanels::transform(const float* packed, int64_t begin, int64_t end, 
   constexpr int64_t kPiece = 256;  // floats
   const int64_t pitch = tap_pitch<float>(depth_, width), size = depth_ * width;
   thread_local std::vector<float> stage(kMostPoints * kPiece);
-  Coordinates pairs;
-  for (int a = 0; a < kAxes; ++a) pairs[a] = axis_[a].transformed ? 2 : 1;
-  const std::vector<Coordinates> taps = coordinates_of(pairs);
-  for (const Coordinates& r : phases_) {
+  for (const std::vector<int64_t>& taps : taps_) {
     for (int64_t p = begin * width; p < end * width; p += kPiece) {
       const int64_t count = std::min(kPiece, end * width - p);
       const float* rows[kMostPoints];
-      for (size_t t = 0; t < taps.size(); ++t) {
-        int64_t k = 0;
-        for (int a = 0; a < kAxes; ++a) {
-          k *= kernel_[a];
-          if (axis_[a].transformed) k += r[a] + ((taps[t][a] == 0) == forward_ ? axis_[a].stride : 0);
-        }
-        rows[t] = packed + k * pitch + p;
-      }
-      float* room = stage.data();
-      int64_t outer = int64_t(taps.size()), inner = 1;
-      for (int a = kAxes - 1; a >= 0; --a) {
-        if (!axis_[a].transformed) continue;
-        outer /= 2;
-        const float* next[kMostPoints];
-        for (int64_t o = 0; o < outer; ++o)
-          for (int64_t i = 0; i < inner; ++i) {
-            const float* from[2] = {rows[2 * o * inner + i], rows[(2 * o + 1) * inner + i]};
-            float* into[kPoints];
-            for (int64_t e = 0; e < kPoints; ++e) {
-              const int64_t at = (o * kPoints + e) * inner + i;
-              next[at] = into[e] = outer == 1 ? to + at * size + p : room + at * kPiece;
-            }
-            tiles_->winograd_weights(from, into, count);
-          }
-        inner *= kPoints;
-        room += outer * inner * kPiece;
-        std::copy_n(next, outer * inner, rows);
-      }
+      for (size_t t = 0; t < taps.size(); ++t) rows[t] = packed + taps[t] * pitch + p;
+      along_each_axis<2, kPoints>(
+          rows, int64_t(taps.size()),
+          [&](bool last, int64_t used, int64_t k) { return last ? to + k * size + p : stage.data() + used * kPiece; },
+          [&](const float* const* from, float* const* into) { tiles_->winograd_weights(from, into, count); });
     }
     to += points_ * size;
   }

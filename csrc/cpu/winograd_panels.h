@@ -28,17 +28,15 @@ class WinogradPanels {
   bool pack(const void* weights, const Parallel& parallel, float* stage, float* to) const;
 
  private:
-  int64_t of_vector() const { return int64_t(phases_.size()) * points_ * depth_ * tiles_->lanes; }
-  int64_t stage_panel() const { return taps_ * tap_pitch<float>(depth_, width()); }
+  int64_t of_vector() const { return int64_t(taps_.size()) * points_ * depth_ * tiles_->lanes; }
+  int64_t stage_panel() const { return kernel_ * tap_pitch<float>(depth_, width()); }
   void transform(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const;
 
   const Tiles<float>* tiles_;
   Type type_;
-  bool forward_;
-  WinogradAxis axis_[kAxes];
-  std::vector<Coordinates> phases_;
-  int64_t kernel_[kAxes];
-  int64_t points_ = 1, taps_, groups_, group_stride_, depth_;
+  std::vector<std::vector<int64_t>> taps_;  // of each phase: the kernel positions of the two taps along each axis
+  int64_t kernel_;                          // positions
+  int64_t points_ = 1, groups_, group_stride_, depth_;
   int64_t total_, count_, vectors_;          // vectors of all panels; panels; vectors of one
   std::vector<PanelPacker<float>> packers_;  // for the panels, and for the last one
 };

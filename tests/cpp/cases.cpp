@@ -115,18 +115,6 @@ std::vector<Case> select(bool large) {
   return cases;
 }
 
-// Halves the batch, then the longest axis of x, until the problem is small enough; a kernel's tiles still see whole channels.
-Case reduce(Case c, int64_t terms) {
-  Geometry& g = c.geometry;
-  const auto longest = [&] { return std::max_element(g.axis, g.axis + kAxes, [](auto& a, auto& b) { return a.x < b.x; }); };
-  while (g.x_size() * g.y_channels * g.w_positions() > terms && (g.batch > 1 || longest()->x > 1)) {
-    int64_t& extent = g.batch > 2 ? g.batch : longest()->x;
-    extent = (extent + 1) / 2;
-    for (int a = 0; a < kAxes; ++a) g.axis[a].y = size_y(c, a);
-  }
-  return c;
-}
-
 // For each index of the result along an axis, how many (i, k, o) meet there; the largest of these counts.
 int64_t most_meetings(const Axis& axis, Operation operation) {
   std::vector<int64_t> meetings(std::max({axis.x, axis.w, axis.y}) + 1);
@@ -155,10 +143,27 @@ const std::vector<Case>& large_cases() {
   return cases;
 }
 
+// Halves the batch, then the longest axis of x, until the problem is small enough; a kernel's tiles still see whole channels.
+Case reduce(Case c, int64_t terms) {
+  const Geometry& g = c.geometry;
+  while (g.x_size() * g.y_channels * g.w_positions() > terms) {
+    Case half = c;
+    Geometry& h = half.geometry;
+    Axis& longest = *std::max_element(h.axis, h.axis + kAxes, [](const Axis& a, const Axis& b) { return a.x < b.x; });
+    int64_t& extent = h.batch > 2 ? h.batch : longest.x;
+    if (extent == 1) return c;
+    extent = (extent + 1) / 2;
+    for (int a = 0; a < kAxes; ++a)
+      if ((h.axis[a].y = size_y(half, a)) < 1) return c;
+    c = half;
+  }
+  return c;
+}
+
 const std::vector<Case>& reduced_cases() {
   static const std::vector<Case> cases = [] {
     std::vector<Case> cases = large_cases();
-    for (Case& c : cases) c = reduce(c, 8'000'000);
+    for (Case& c : cases) c = reduce(c, kReducedTerms);
     return cases;
   }();
   return cases;

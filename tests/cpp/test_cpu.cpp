@@ -173,10 +173,9 @@ class EveryKernel : public testing::TestWithParam<Subjects> {
       return cpu::make_plan(problem, cpu::detected_isa(), threads, cpu::kernel_name(kernel()));
     };
   }
-  // A kernel for few types and layouts may accept none of the subset that a test offers it.
   void expect_computed(int computed) const {
     RecordProperty("computed", computed);
-    if (!computed) GTEST_SKIP() << cpu::kernel_name(kernel()) << " accepts no " << name_of(operation()) << " of these cases";
+    EXPECT_GT(computed, 0) << cpu::kernel_name(kernel()) << " accepts no " << name_of(operation()) << " of these cases";
   }
 };
 
