@@ -12,81 +12,43 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <utility>
-
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,amx-tile,amx-bf16")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")
 
 namespace torch_ext::cpu {
 namespace amx {
 
-// The intrinsics take numbers of registers as literals.
-#define FOR_REGISTER(R, call)  \
-  {                            \
-    if constexpr (R == 0)      \
-      call(0);                 \
-    else if constexpr (R == 1) \
-      call(1);                 \
-    else if constexpr (R == 2) \
-      call(2);                 \
-    else if constexpr (R == 3) \
-      call(3);                 \
-    else if constexpr (R == 4) \
-      call(4);                 \
-    else if constexpr (R == 5) \
-      call(5);                 \
-    else if constexpr (R == 6) \
-      call(6);                 \
-    else                       \
-      call(7);                 \
-  }
-
+// In assembly, as GCC 12's intrinsics do not tell that they read memory: copies that they load would never be stored.
 struct Registers {
   // All eight of 16 rows of 64 bytes. A thread's configuration is its own, and other libraries have theirs: it is loaded before
   // and released after some work.
   static void enter() {
-    alignas(64) struct {
+    struct {
       uint8_t palette, start_row, reserved[14];
       uint16_t bytes[16];
       uint8_t rows[16];
     } config = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
     static_assert(sizeof(config) == 64);
-    asm volatile("" : : "r"(&config) : "memory");  // GCC 12 takes the intrinsic for one that reads 8 bytes
-    _tile_loadconfig(&config);
+    asm volatile("ldtilecfg %0" : : "m"(config));
   }
-  static void leave() { _tile_release(); }
+  static void leave() { asm volatile("tilerelease"); }
   template <int R>
   static void zero() {
-#define CALL(r) _tile_zero(r)
-    FOR_REGISTER(R, CALL)
-#undef CALL
+    asm volatile("tilezero %%tmm%c0" : : "i"(R));
   }
   template <int R>
   static void load(const void* from, int64_t stride) {
-#define CALL(r) _tile_loadd(r, from, stride)
-    FOR_REGISTER(R, CALL)
-#undef CALL
+    asm volatile("tileloadd (%0, %1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(R) : "memory");
   }
   template <int R>
   static void store(void* to, int64_t stride) {
-#define CALL(r) _tile_stored(r, to, stride)
-    FOR_REGISTER(R, CALL)
-#undef CALL
+    asm volatile("tilestored %%tmm%c2, (%0, %1)" : : "r"(to), "r"(stride), "i"(R) : "memory");
   }
   template <int C, int A, int B>
   static void add_product() {
-    static_assert((A == 4 || A == 5) && (B == 6 || B == 7) && C == 2 * (A - 4) + B - 6);
-    if constexpr (C == 0)
-      _tile_dpbf16ps(0, 4, 6);
-    else if constexpr (C == 1)
-      _tile_dpbf16ps(1, 4, 7);
-    else if constexpr (C == 2)
-      _tile_dpbf16ps(2, 5, 6);
-    else
-      _tile_dpbf16ps(3, 5, 7);
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
   }
 };
-#undef FOR_REGISTER
 
 struct Floats {
   using Real = float;
