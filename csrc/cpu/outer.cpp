@@ -61,18 +61,32 @@ std::vector<bool> met_by_pairs(const Axis& axis) {
   return met;
 }
 
+// What kernels that add to the same sums agree on.
+struct Cut {
+  bool swapped;   // a is y, b is x
+  int64_t pitch;  // of a row of sums
+  int64_t chunk_samples, chunk_extent[kAxes];
+  int64_t parts;  // of the positions; 0: threads share out the weights instead
+};
+
 template <class In>
 class Outer final : public Plan {
  public:
   using Real = typename Operand<In>::Real;               // in which is summed
   static constexpr int64_t kTerms = Operand<In>::terms;  // positions of a row of x
 
-  Outer(const Problem& problem, const Tiles<Real>& tiles, std::shared_ptr<const Plan> exact, int threads, int parts = 1);
+  // `exact` are the tiles for what pairs cannot hold; `cut` is given where this is about that.
+  Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, int parts = 1, const Tiles<float>* exact = nullptr,
+        const Cut* cut = nullptr);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
+  // Adds the products of a chunk to the sums of a group; returns whether pairs can hold its values, else adds nothing.
+  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, Real* sums) const;
+  int64_t scratch_bytes() const { return layout_.thread_bytes(); }
 
  private:
+  void choose_cut();
   void choose_chunks();
   int64_t chunk_count() const;
   Chunk chunk(int64_t index) const;
@@ -80,8 +94,7 @@ class Outer final : public Plan {
   int64_t longest_reach(int axis) const;
   void runs_of(const Chunk& chunk, const int64_t* tap, const RowView<Real>& x, const RowView<Real>& y, Runs<Real>& runs) const;
   void sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int64_t panel, Real* sums) const;
-  void sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums,
-                std::atomic<bool>& finite) const;
+  void sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const;
   void sum_unit(const RowView<Real>& x, const RowView<Real>& y, int64_t tap, int64_t m_begin, int64_t m_end, int64_t panel,
                 Real* sums) const;
   bool sum_all(const Buffers& buffers, const Parallel& parallel, Real* sums) const;
@@ -90,73 +103,82 @@ class Outer final : public Plan {
 
   int64_t lanes() const { return tiles_->lanes; }
   int64_t taps() const { return p_.geometry.w_positions(); }
-  int64_t group_sums() const { return taps() * m_ * pitch_; }
+  int64_t group_sums() const { return taps() * m_ * cut_.pitch; }
 
   Problem p_;
   const Tiles<Real>* tiles_;
-  int values_;                         // bf16 that a value is split into
-  std::shared_ptr<const Plan> exact_;  // for tensors that are not finite or cannot be split, where rows are pairs
-  bool swapped_;                       // a is y, b is x
-  int64_t m_, n_, pitch_;              // channels of a and b in a group; pitch of a row of sums
-  int64_t vectors_, panels_;           // of a row of sums
+  int values_;                                 // bf16 that a value is split into
+  std::shared_ptr<const Outer<float>> exact_;  // for values that are not finite or cannot be split, where rows are pairs
+  Cut cut_;
+  int64_t m_, n_;             // channels of a and b in a group
+  int64_t vectors_, panels_;  // of a row of sums
   Rows<In> x_, y_;
-  int64_t chunk_samples_, chunk_extent_[kAxes];
-  int64_t parts_;      // of the positions; 0: threads share out the weights instead
   int64_t unit_rows_;  // rows m of the weights that a thread takes at a time
   Layout layout_;
-  Layout::Part sums_part_{}, x_part_{}, y_part_{};
+  Layout::Part sums_part_{}, x_part_{}, y_part_{}, exact_part_{};
 };
 
 template <class In>
-Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, std::shared_ptr<const Plan> exact, int threads, int parts)
+Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, int parts, const Tiles<float>* exact,
+                 const Cut* cut)
     : p_(problem),
       tiles_(&tiles),
       values_(parts),
-      exact_(std::move(exact)),
       x_(tiles, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, whole_x(p_), tiles.a_by_channel, kTerms, kTerms - 1,
          parts),
       y_(tiles, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, reach(whole_x(p_)), false, 1,
          (kTerms - 1) * p_.geometry.axis[2].stride, parts, kTerms > 1 ? met_by_pairs(p_.geometry.axis[2]) : std::vector{true}) {
   const Geometry& g = p_.geometry;
-  // Lanes go along the wider side; where both fill a vector, along the one that is contiguous in the result.
-  const bool x_narrow = g.x_channels < lanes(), y_narrow = g.y_channels < lanes();
-  swapped_ = !tiles.a_by_channel && (x_narrow == y_narrow ? p_.w.outer == 1 && g.x_channels > 1 : y_narrow);
-  m_ = swapped_ ? g.y_channels : g.x_channels;
-  n_ = swapped_ ? g.x_channels : g.y_channels;
-  const int64_t total = parts_of(n_, lanes());
+  if (cut) {
+    cut_ = *cut;
+  } else {
+    choose_cut();
+  }
+  m_ = cut_.swapped ? g.y_channels : g.x_channels;
+  n_ = cut_.swapped ? g.x_channels : g.y_channels;
+  const int64_t total = parts_of(n_, lanes()), positions = g.batch * g.x_positions();
   vectors_ = even_part(total, tiles_->max_vectors);
   panels_ = parts_of(total, vectors_);
-  pitch_ = round_up(n_, lanes());
-
-  const int64_t sums_bytes = g.groups * group_sums() * int64_t(sizeof(Real));
-  const int64_t positions = g.batch * g.x_positions();
-  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
-  parts_ = std::min({flops < kManyThreadsFlops ? kParts : kMaxParts, positions / kPositionsOfPart,
-                     kPartsBytes / std::max<int64_t>(sums_bytes, 1)});
-  choose_chunks();
-  parts_ = std::min(parts_, chunk_count());
-  while (parts_ > kMinParts && !shared_evenly(parts_ * g.groups, flops)) --parts_;
-  if (parts_ < kMinParts) parts_ = 0;
+  if (exact) exact_ = std::make_shared<Outer<float>>(p_, *exact, threads, 1, nullptr, &cut_);
 
   const double flops_of_row = 2.0 * double(positions) * double(vectors_ * lanes()) / kTerms;
   unit_rows_ = std::clamp<int64_t>(int64_t(kUnitFlops / flops_of_row), 1, m_);
   unit_rows_ = std::min(m_, round_up(unit_rows_, tiles_->max_rows[vectors_]));
 
-  sums_part_ = layout_.shared(std::max<int64_t>(parts_, 1) * sums_bytes);
+  sums_part_ = layout_.shared(std::max<int64_t>(cut_.parts, 1) * g.groups * group_sums() * int64_t(sizeof(Real)));
   for (Rows<In>* side : {&x_, &y_}) {
     const int64_t channels = side == &x_ ? g.x_channels : g.y_channels;
-    side->set_room(parts_ ? channels : g.groups * channels);
+    side->set_room(cut_.parts ? channels : g.groups * channels);
     if (side->in_place()) continue;
     Layout::Part& part = side == &x_ ? x_part_ : y_part_;
-    if (parts_) {
+    if (cut_.parts) {
       int64_t lengths[kAxes];
-      for (int a = 0; a < kAxes; ++a) lengths[a] = side == &x_ ? chunk_extent_[a] : longest_reach(a);
-      part = layout_.per_thread(side->box_bytes(chunk_samples_, lengths));
+      for (int a = 0; a < kAxes; ++a) lengths[a] = side == &x_ ? cut_.chunk_extent[a] : longest_reach(a);
+      part = layout_.per_thread(side->box_bytes(cut_.chunk_samples, lengths));
     } else {
       part = layout_.shared(side->box_bytes(g.batch));
     }
   }
+  if (exact_ && cut_.parts) exact_part_ = layout_.per_thread(exact_->scratch_bytes());
   layout_.finish(threads);
+}
+
+template <class In>
+void Outer<In>::choose_cut() {
+  const Geometry& g = p_.geometry;
+  // Lanes go along the wider side; where both fill a vector, along the one that is contiguous in the result.
+  const bool x_narrow = g.x_channels < lanes(), y_narrow = g.y_channels < lanes();
+  cut_.swapped = !tiles_->a_by_channel && (x_narrow == y_narrow ? p_.w.outer == 1 && g.x_channels > 1 : y_narrow);
+  cut_.pitch = round_up(cut_.swapped ? g.x_channels : g.y_channels, lanes());
+  const int64_t sums_bytes =
+      g.groups * taps() * (cut_.swapped ? g.y_channels : g.x_channels) * cut_.pitch * int64_t(sizeof(Real));
+  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
+  cut_.parts = std::min({flops < kManyThreadsFlops ? kParts : kMaxParts, g.batch * g.x_positions() / kPositionsOfPart,
+                         kPartsBytes / std::max<int64_t>(sums_bytes, 1)});
+  choose_chunks();
+  cut_.parts = std::min(cut_.parts, chunk_count());
+  while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups, flops)) --cut_.parts;
+  if (cut_.parts < kMinParts) cut_.parts = 0;
 }
 
 template <class In>
@@ -167,15 +189,15 @@ void Outer<In>::choose_chunks() {
   const int64_t bytes = values_ * (g.x_channels / kTerms + y_per_x * g.y_channels) * int64_t(sizeof(Real));
   int64_t most = kTerms * std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions);
   for (;; most = most * 7 / 8) {  // until there is one for each part
-    chunk_samples_ = std::min(cut_axes([&](int a) { return g.axis[a].x; }, most, chunk_extent_, kTerms), g.batch);
-    if (parts_ < kMinParts || chunk_count() >= parts_ || most <= kPositionsOfPart / 4) return;
+    cut_.chunk_samples = std::min(cut_axes([&](int a) { return g.axis[a].x; }, most, cut_.chunk_extent, kTerms), g.batch);
+    if (cut_.parts < kMinParts || chunk_count() >= cut_.parts || most <= kPositionsOfPart / 4) return;
   }
 }
 
 template <class In>
 int64_t Outer<In>::chunk_count() const {
-  int64_t count = parts_of(p_.geometry.batch, chunk_samples_);
-  for (int a = 0; a < kAxes; ++a) count *= parts_of(p_.geometry.axis[a].x, chunk_extent_[a]);
+  int64_t count = parts_of(p_.geometry.batch, cut_.chunk_samples);
+  for (int a = 0; a < kAxes; ++a) count *= parts_of(p_.geometry.axis[a].x, cut_.chunk_extent[a]);
   return count;
 }
 
@@ -183,13 +205,13 @@ template <class In>
 Chunk Outer<In>::chunk(int64_t index) const {
   Chunk c;
   for (int a = kAxes - 1; a >= 0; --a) {
-    const int64_t extent = p_.geometry.axis[a].x, parts = parts_of(extent, chunk_extent_[a]);
-    c.x.begin[a] = index % parts * chunk_extent_[a];
-    c.x.end[a] = std::min(c.x.begin[a] + chunk_extent_[a], extent);
+    const int64_t extent = p_.geometry.axis[a].x, parts = parts_of(extent, cut_.chunk_extent[a]);
+    c.x.begin[a] = index % parts * cut_.chunk_extent[a];
+    c.x.end[a] = std::min(c.x.begin[a] + cut_.chunk_extent[a], extent);
     index /= parts;
   }
-  c.sample_begin = index * chunk_samples_;
-  c.sample_end = std::min(c.sample_begin + chunk_samples_, p_.geometry.batch);
+  c.sample_begin = index * cut_.chunk_samples;
+  c.sample_end = std::min(c.sample_begin + cut_.chunk_samples, p_.geometry.batch);
   return c;
 }
 
@@ -212,8 +234,8 @@ template <class In>
 int64_t Outer<In>::longest_reach(int axis) const {
   int64_t longest = 0;
   Region x = whole_x(p_);
-  for (int64_t i = 0, extent = x.end[axis]; i < extent; i += chunk_extent_[axis]) {
-    x.begin[axis] = i, x.end[axis] = std::min(i + chunk_extent_[axis], extent);
+  for (int64_t i = 0, extent = x.end[axis]; i < extent; i += cut_.chunk_extent[axis]) {
+    x.begin[axis] = i, x.end[axis] = std::min(i + cut_.chunk_extent[axis], extent);
     const Region y = reach(x);
     longest = std::max(longest, y.end[axis] - y.begin[axis]);
   }
@@ -223,10 +245,11 @@ int64_t Outer<In>::longest_reach(int axis) const {
 template <class In>
 std::string Outer<In>::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
-  return "tile " + text(tiles_->max_rows[vectors_]) + "x" + text(vectors_ * lanes()) + (swapped_ ? " (y by x)" : " (x by y)") +
-         ", chunk " + text(chunk_samples_) + "x" + text(chunk_extent_[0]) + "x" + text(chunk_extent_[1]) + "x" +
-         text(chunk_extent_[2]) + ", " + (parts_ ? text(parts_) + " parts" : text(unit_rows_) + " rows a unit") +
-         (kTerms > 1 ? ", pairs" : "") + (x_.in_place() ? "" : ", x boxed") + (y_.in_place() ? "" : ", y boxed");
+  return "tile " + text(tiles_->max_rows[vectors_]) + "x" + text(vectors_ * lanes()) +
+         (cut_.swapped ? " (y by x)" : " (x by y)") + ", chunk " + text(cut_.chunk_samples) + "x" + text(cut_.chunk_extent[0]) +
+         "x" + text(cut_.chunk_extent[1]) + "x" + text(cut_.chunk_extent[2]) + ", " +
+         (cut_.parts ? text(cut_.parts) + " parts" : text(unit_rows_) + " rows a unit") + (kTerms > 1 ? ", pairs" : "") +
+         (x_.in_place() ? "" : ", x boxed") + (y_.in_place() ? "" : ", y boxed");
 }
 
 template <class In>
@@ -245,13 +268,13 @@ bool Outer<In>::sum_all(const Buffers& buffers, const Parallel& parallel, Real* 
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const int64_t groups = p_.geometry.groups;
   std::atomic<bool> finite{true};
-  if (parts_) {
-    parallel.for_each(parts_ * groups, [&](int64_t index, int thread) {
+  if (cut_.parts) {
+    parallel.for_each(cut_.parts * groups, [&](int64_t index, int thread) {
       if (tiles_->enter) tiles_->enter();
-      sum_part(buffers, index / groups, index % groups, layout_.thread(workspace, thread), sums + index * group_sums(), finite);
+      sum_part(buffers, index / groups, index % groups, layout_.thread(workspace, thread), sums + index * group_sums());
       if (tiles_->leave) tiles_->leave();
     });
-    return finite;
+    return true;
   }
   const int64_t batch = p_.geometry.batch;
   const RowView<Real> x =
@@ -276,27 +299,35 @@ bool Outer<In>::sum_all(const Buffers& buffers, const Parallel& parallel, Real* 
 
 // One part of the positions, all the weights of a group.
 template <class In>
-void Outer<In>::sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums,
-                         std::atomic<bool>& finite) const {
+void Outer<In>::sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const {
   std::fill(sums, sums + group_sums(), Real(0));
-  thread_local Runs<Real> runs;
   const int64_t chunks = chunk_count();
-  for (int64_t index = part * chunks / parts_; index < (part + 1) * chunks / parts_ && finite; ++index) {
+  for (int64_t index = part * chunks / cut_.parts; index < (part + 1) * chunks / cut_.parts; ++index) {
     const Chunk c = chunk(index);
-    const auto rows = [&](const Rows<In>& side, int64_t channels, const void* tensor, const Region& region, Layout::Part box) {
-      return side.in_place() ? side.view(tensor, group)
-                             : side.load(tensor, group * channels, channels, c.sample_begin, c.sample_end, region,
-                                         layout_.at<Real>(scratch, box), finite);
-    };
-    const RowView<Real> x = rows(x_, p_.geometry.x_channels, buffers.x, c.x, x_part_);
-    const RowView<Real> y = rows(y_, p_.geometry.y_channels, buffers.y, reach(c.x), y_part_);
-    for (int64_t t = 0; t < taps(); ++t) {
-      int64_t tap[kAxes];
-      tap_of(t, tap);
-      runs_of(c, tap, x, y, runs);
-      for (int64_t panel = 0; panel < panels_; ++panel) sum(runs, 0, m_, panel, sums + t * m_ * pitch_);
-    }
+    if (sum_chunk(buffers, c, group, scratch, sums)) continue;
+    if constexpr (kTerms > 1) exact_->sum_chunk(buffers, c, group, layout_.at<std::byte>(scratch, exact_part_), sums);
   }
+}
+
+template <class In>
+bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, std::byte* scratch, Real* sums) const {
+  std::atomic<bool> finite{true};
+  const auto rows = [&](const Rows<In>& side, int64_t channels, const void* tensor, const Region& region, Layout::Part box) {
+    return side.in_place() ? side.view(tensor, group)
+                           : side.load(tensor, group * channels, channels, c.sample_begin, c.sample_end, region,
+                                       layout_.at<Real>(scratch, box), finite);
+  };
+  const RowView<Real> x = rows(x_, p_.geometry.x_channels, buffers.x, c.x, x_part_);
+  const RowView<Real> y = rows(y_, p_.geometry.y_channels, buffers.y, reach(c.x), y_part_);
+  if (!finite) return false;
+  thread_local Runs<Real> runs;
+  for (int64_t t = 0; t < taps(); ++t) {
+    int64_t tap[kAxes];
+    tap_of(t, tap);
+    runs_of(c, tap, x, y, runs);
+    for (int64_t panel = 0; panel < panels_; ++panel) sum(runs, 0, m_, panel, sums + t * m_ * cut_.pitch);
+  }
+  return true;
 }
 
 // All positions, some rows of one panel of one kernel position.
@@ -304,9 +335,9 @@ template <class In>
 void Outer<In>::sum_unit(const RowView<Real>& x, const RowView<Real>& y, int64_t t, int64_t m_begin, int64_t m_end, int64_t panel,
                          Real* sums) const {
   thread_local Runs<Real> runs;
-  Real* of_tap = sums + t * m_ * pitch_;
+  Real* of_tap = sums + t * m_ * cut_.pitch;
   const int64_t first = panel * vectors_ * lanes(), columns = std::min(vectors_ * lanes(), n_ - first);
-  for (int64_t m = m_begin; m < m_end; ++m) std::fill_n(of_tap + m * pitch_ + first, columns, Real(0));
+  for (int64_t m = m_begin; m < m_end; ++m) std::fill_n(of_tap + m * cut_.pitch + first, columns, Real(0));
   int64_t tap[kAxes];
   tap_of(t, tap);
   for (int64_t index = 0; index < chunk_count(); ++index) {
@@ -332,7 +363,7 @@ void Outer<In>::runs_of(const Chunk& c, const int64_t* tap, const RowView<Real>&
   runs.a_pitch = x.axis[2];
   runs.b_pitch = y.axis[2] * axis[2].stride * kTerms;
   runs.a_step = tiles_->a_by_channel ? x.channel : 1;
-  if (swapped_) std::swap(runs.a_pitch, runs.b_pitch);
+  if (cut_.swapped) std::swap(runs.a_pitch, runs.b_pitch);
   int64_t begin[kAxes], end[kAxes];
   for (int a = 0; a < kAxes; ++a) {  // 0 <= i*stride + shift < y
     const int64_t shift = tap[a] * axis[a].dilation - axis[a].offset;
@@ -351,7 +382,7 @@ void Outer<In>::runs_of(const Chunk& c, const int64_t* tap, const RowView<Real>&
                                axis[1].reach(i1, tap[1]) * y.axis[1] + axis[2].reach(first * kTerms, tap[2]) * y.axis[2];
           for (int i = 0; i <= both; ++i) {
             const Real *of_x = from_x + i * x.plane, *of_y = from_y + (both - i) * y.plane;
-            runs.list.push_back({swapped_ ? of_y : of_x, swapped_ ? of_x : of_y, count});
+            runs.list.push_back({cut_.swapped ? of_y : of_x, cut_.swapped ? of_x : of_y, count});
           }
         }
 }
@@ -366,7 +397,7 @@ void Outer<In>::sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int6
     // Tiles of even height.
     const int64_t rows = std::min(round_up((m_end - m) / (count - i), tiles_->row_step), m_end - m);
     tiles_->outer[vectors][rows]({runs.list.data(), int64_t(runs.list.size()), m * runs.a_step, first, runs.a_pitch, runs.b_pitch,
-                                  sums + m * pitch_ + first, pitch_, columns, true, int(rows), runs.a_step});
+                                  sums + m * cut_.pitch + first, cut_.pitch, columns, true, int(rows), runs.a_step});
     m += rows;
   }
 }
@@ -375,21 +406,21 @@ void Outer<In>::sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int6
 template <class In>
 void Outer<In>::store(const Buffers& buffers, const Parallel& parallel, Real* sums) const {
   const Geometry& g = p_.geometry;
-  const int64_t rows = std::clamp<int64_t>(kStoreBytes / (taps() * pitch_ * int64_t(sizeof(Real))), 1, m_);
+  const int64_t rows = std::clamp<int64_t>(kStoreBytes / (taps() * cut_.pitch * int64_t(sizeof(Real))), 1, m_);
   const int64_t slices = parts_of(m_, rows), part_stride = g.groups * group_sums();
-  const int64_t m_stride = swapped_ ? p_.w.channel : p_.w.outer, n_stride = swapped_ ? p_.w.outer : p_.w.channel;
+  const int64_t m_stride = cut_.swapped ? p_.w.channel : p_.w.outer, n_stride = cut_.swapped ? p_.w.outer : p_.w.channel;
   const Box box{{g.axis[0].w, g.axis[1].w, g.axis[2].w}, {p_.w.axis[0], p_.w.axis[1], p_.w.axis[2]}, n_, n_stride};
   parallel.for_each(g.groups * slices, [&](int64_t index, int) {
     const int64_t group = index / slices, begin = index % slices * rows, end = std::min(begin + rows, m_);
     Real* of_group = sums + group * group_sums();
-    for (int64_t part = 1; part < parts_; ++part)
+    for (int64_t part = 1; part < cut_.parts; ++part)
       for (int64_t t = 0; t < taps(); ++t) {
-        Real* to = of_group + (t * m_ + begin) * pitch_;
+        Real* to = of_group + (t * m_ + begin) * cut_.pitch;
         const Real* from = to + part * part_stride;
-        for (int64_t i = 0; i < (end - begin) * pitch_; ++i) to[i] += from[i];
+        for (int64_t i = 0; i < (end - begin) * cut_.pitch; ++i) to[i] += from[i];
       }
     for (int64_t m = begin; m < end; ++m)
-      store_box(*tiles_, p_.type, of_group + m * pitch_, m_ * pitch_,
+      store_box(*tiles_, p_.type, of_group + m * cut_.pitch, m_ * cut_.pitch,
                 element(buffers.w, p_.type, group * g.x_channels * p_.w.outer + m * m_stride), box);
   });
 }
@@ -402,8 +433,8 @@ bool accepts(const Problem& p) {
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (!accepts(p)) return nullptr;
-  if (p.type == Type::f64) return std::make_shared<Outer<double>>(p, tiles<double>(isa), nullptr, request.threads);
-  return std::make_shared<Outer<float>>(p, tiles<float>(isa), nullptr, request.threads);
+  if (p.type == Type::f64) return std::make_shared<Outer<double>>(p, tiles<double>(isa), request.threads);
+  return std::make_shared<Outer<float>>(p, tiles<float>(isa), request.threads);
 }
 
 // Where lines are short, or much of what they reach is not there, too many products would be with zeros.
@@ -416,10 +447,10 @@ bool pairs_pay(const Axis& axis) {
 
 std::shared_ptr<Plan> make_outer_of_pairs(const Problem& p, const Tiles<float>& tiles, const Request& request) {
   if (!accepts(p) || p.type == Type::f64 || !pairs_pay(p.geometry.axis[kAxes - 1])) return nullptr;
-  auto exact = make(p, std::min(request.isa, Isa::avx512), request);
-  if (p.type == Type::bf16) return std::make_shared<Outer<bf16>>(p, tiles, std::move(exact), request.threads);
+  const Tiles<float>& exact = cpu::tiles<float>(std::min(request.isa, Isa::avx512));
+  if (p.type == Type::bf16) return std::make_shared<Outer<bf16>>(p, tiles, request.threads, 1, &exact);
   if (!tiles.a_by_channel) return nullptr;  // vectors multiply float32 as fast
-  return std::make_shared<Outer<SplitBf16>>(p, tiles, std::move(exact), request.threads, bf16_parts(p));
+  return std::make_shared<Outer<SplitBf16>>(p, tiles, request.threads, bf16_parts(p), &exact);
 }
 
 #if defined(__x86_64__)

@@ -17,6 +17,7 @@ class Layout {
   void finish(int threads) { threads_ = threads; }
 
   int64_t bytes() const { return shared_ + threads_ * thread_; }
+  int64_t thread_bytes() const { return thread_; }
   std::byte* thread(std::byte* workspace, int thread) const { return workspace + shared_ + thread * thread_; }
   template <class T>
   T* at(std::byte* base, Part part) const {
