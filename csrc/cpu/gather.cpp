@@ -8,12 +8,14 @@
 //
 // Matrix registers multiply bf16 so much faster than vectors multiply float32 that a float32 is worth being split into the three
 // bf16 that it is the sum of, for six products (the three smallest of the nine are below its rounding), and a float16 into two,
-// for three. Values that cannot be split are left to the kernel that multiplies them as they are.
+// for four. Weights that cannot be split are left to the kernel that multiplies them as they are, and so are blocks that read
+// values of the input that cannot.
 #include "csrc/cpu/gather.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
+#include <functional>
+#include <mutex>
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/panels.h"
@@ -44,11 +46,14 @@ class Gather final : public Plan {
   using Real = typename Operand<In>::Real;  // in which is summed
   static constexpr int64_t kTerms = Operand<In>::terms;
   static constexpr bool kSplit = std::is_same_v<In, SplitBf16>;
-  // `exact` computes what cannot be split into `parts`.
-  Gather(const Problem& problem, const Tiles<Real>& tiles, int threads, int parts = 1, std::shared_ptr<const Plan> exact = {});
+  // `exact` are the tiles for what cannot be split.
+  Gather(const Problem& problem, const Tiles<Real>& tiles, int threads, Split split = {}, const Tiles<float>* exact = nullptr);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
-  void run(const Buffers& buffers, const Parallel& parallel) const override;
+  void run(const Buffers& buffers, const Parallel& parallel) const override { run(buffers, parallel, nullptr); }
+  // Where `wanted` is given, only those blocks of a group for which it is true.
+  using Wanted = std::function<bool(const CellBlock&, int64_t group)>;
+  void run(const Buffers& buffers, const Parallel& parallel, const Wanted& wanted) const;
   std::string packing() const override;
   int64_t packed_bytes() const override { return own_packed_bytes() + (exact_ ? exact_->packed_bytes() : 0); }
   void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override;
@@ -61,12 +66,11 @@ class Gather final : public Plan {
   void choose_blocks();
   int64_t block_count() const;
   CellBlock block(int64_t index) const;
-  void run_exactly(const Buffers& buffers, const Parallel& parallel) const;
-  // `splits` becomes false where the input cannot be split; the result is not right then.
-  void run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const PackedWeights& packed,
-                 std::byte* scratch, std::atomic<bool>& splits) const;
-  RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box,
-                                     std::atomic<bool>& splits) const;
+  void run_exactly(const Buffers& buffers, const Parallel& parallel, const Wanted& wanted) const;
+  // Returns whether the input can be split; else nothing is computed.
+  bool run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const PackedWeights& packed,
+                 std::byte* scratch) const;
+  RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box, bool& splits) const;
   void run_phase(const Phase<Real>& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                  const Real* bias) const;
   void run_phase_exactly(const Phase<Real>& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
@@ -79,8 +83,8 @@ class Gather final : public Plan {
 
   Problem p_;
   const Tiles<Real>* tiles_;
-  int parts_;
-  std::shared_ptr<const Plan> exact_;
+  Split split_;
+  std::shared_ptr<const Gather<float>> exact_;
   GatherAxis axis_[kAxes];
   Strides in_, out_;
   int64_t channels_, columns_;  // of a group that are summed over, and of the result
@@ -97,17 +101,17 @@ class Gather final : public Plan {
 };
 
 template <class In>
-Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads, int parts, std::shared_ptr<const Plan> exact)
+Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads, Split split, const Tiles<float>* exact)
     : p_(problem),
       tiles_(&tiles),
-      parts_(parts),
-      exact_(std::move(exact)),
+      split_(split),
+      exact_(exact ? std::make_shared<Gather<float>>(problem, *exact, threads) : nullptr),
       axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
       in_(p_.operation == Operation::conv_transpose ? p_.x : p_.y),
       out_(p_.operation == Operation::conv_transpose ? p_.y : p_.x),
       channels_(weights_matrix(p_).depth),
       columns_(weights_matrix(p_).columns),
-      weights_(p_, tiles, parts),
+      weights_(p_, tiles, split.parts),
       vectors_(weights_.vectors()),
       width_(weights_.width()),
       panels_(weights_.count()) {
@@ -136,12 +140,12 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   pointers = BlockRows<Real>::pointers(axis_, pointers, narrow_);
 
   // A pitch that is a multiple of 2 KB would put the rows of a tile into a few sets of the L1 cache.
-  box_pitch_ = round_up(parts_ * depth_ * kTerms, 64 / int64_t(sizeof(In)));
+  box_pitch_ = round_up(split_.parts * depth_ * kTerms, 64 / int64_t(sizeof(In)));
   if (box_pitch_ * int64_t(sizeof(In)) % 2048 == 0) box_pitch_ += 64 / int64_t(sizeof(In));
 
   const Geometry& g = p_.geometry;
   panels_part_ = layout_.shared(weights_.bytes());  // not touched where weights are packed ahead
-  zeros_part_ = layout_.shared(parts_ * depth_ * int64_t(sizeof(Real)));
+  zeros_part_ = layout_.shared(split_.parts * depth_ * int64_t(sizeof(Real)));
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * int64_t(sizeof(Real)));
   in_box_part_ = layout_.per_thread(in_place_input_ ? 0 : in_box * box_pitch_ * int64_t(sizeof(In)));
   out_box_part_ = layout_.per_thread(in_place_output_ ? 0 : out_box * width_ * result_bytes());
@@ -158,7 +162,7 @@ void Gather<In>::choose_blocks() {
   for (const GatherAxis& axis : axis_) out_per_cell *= axis.out_step, in_per_cell *= axis.in_step, cells *= axis.cells;
   int64_t limit = kMaxCells;
   limit = std::min(limit, kPointerBytes / (taps() * int64_t(sizeof(void*))));
-  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (in_per_cell * parts_ * channels_ * int64_t(sizeof(In))));
+  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (in_per_cell * split_.parts * channels_ * int64_t(sizeof(In))));
   if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
   const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(channels_) * double(taps());
@@ -211,11 +215,11 @@ std::string Gather<In>::describe() const {
 }
 
 template <class In>
-void Gather<In>::run(const Buffers& buffers, const Parallel& parallel) const {
+void Gather<In>::run(const Buffers& buffers, const Parallel& parallel, const Wanted& wanted) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
   Real* zeros = layout_.at<Real>(workspace, zeros_part_);
-  std::fill(zeros, zeros + parts_ * depth_, Real(0));
+  std::fill(zeros, zeros + split_.parts * depth_, Real(0));
   Real* bias = layout_.at<Real>(workspace, bias_part_);
   std::fill(bias, bias + g.groups * panels_ * width_, Real(0));
   if (buffers.bias)
@@ -228,35 +232,43 @@ void Gather<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   } else {
     packed.finite = weights_.pack(buffers.w, parallel, layout_.at<Real>(workspace, panels_part_));
   }
-  if (exact_ && !packed.finite) return run_exactly(buffers, parallel);
+  if (exact_ && !packed.finite) return run_exactly(buffers, parallel, nullptr);
 
   // Panels outermost: what threads compute at the same time shares its panels in the outer caches.
   const int64_t blocks = block_count(), slices = parts_of(panels_, panels_per_item_);
-  std::atomic<bool> splits{true};
+  std::mutex mutex;
+  std::vector<std::pair<CellBlock, int64_t>> left;  // what cannot be split, and its group
   parallel.for_each(g.groups * slices * blocks, [&](int64_t index, int thread) {
-    if (!splits) return;
-    if (tiles_->enter) tiles_->enter();
     const int64_t slice = index / blocks % slices, group = index / blocks / slices;
-    run_block(buffers, block(index % blocks), group,
-              {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, packed,
-              layout_.thread(workspace, thread), splits);
+    const CellBlock cells = block(index % blocks);
+    if (wanted && !wanted(cells, group)) return;
+    if (tiles_->enter) tiles_->enter();
+    const bool done =
+        run_block(buffers, cells, group, {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, packed,
+                  layout_.thread(workspace, thread));
     if (tiles_->leave) tiles_->leave();
+    if (done) return;
+    std::lock_guard lock(mutex);
+    left.emplace_back(cells, group);
   });
-  if (!splits) run_exactly(buffers, parallel);
+  if (left.empty()) return;
+  run_exactly(buffers, parallel, [&](const CellBlock& cells, int64_t group) {
+    return std::any_of(left.begin(), left.end(), [&](const auto& of) { return of.second == group && meet(of.first, cells); });
+  });
 }
 
-// The whole problem without splitting; weights that are packed ahead are there in that form too.
+// Without splitting; weights that are packed ahead are there in that form too.
 template <class In>
-void Gather<In>::run_exactly(const Buffers& buffers, const Parallel& parallel) const {
+void Gather<In>::run_exactly(const Buffers& buffers, const Parallel& parallel, const Wanted& wanted) const {
   Buffers exact = buffers;
   if (buffers.packed) exact.packed = static_cast<const std::byte*>(buffers.packed) + own_packed_bytes();
-  exact_->run(exact, parallel);
+  exact_->run(exact, parallel, wanted);
 }
 
 template <class In>
 std::string Gather<In>::packing() const {
   const Geometry& g = p_.geometry;
-  std::string text = exact_ ? exact_->packing() + ", split into " + std::to_string(parts_) + ": " : "";
+  std::string text = exact_ ? exact_->packing() + ", split into " + std::to_string(split_.parts) + ": " : "";
   text += "panels of " + std::to_string(width_) + (kTerms == 2 ? " pairs:" : sizeof(Real) == 4 ? " floats:" : " doubles:");
   for (int64_t v : {g.groups, channels_, columns_, g.axis[0].w, g.axis[1].w, g.axis[2].w}) text += ' ' + std::to_string(v);
   return text;
@@ -275,7 +287,7 @@ void Gather<In>::pack(const Buffers& buffers, const Parallel& parallel, void* pa
 // Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought.
 template <class In>
 RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box,
-                                               std::atomic<bool>& splits) const {
+                                               bool& splits) const {
   const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
   const int64_t start = group * channels_ * in_.channel, size = sizeof(In);
   if (in_place_input_)
@@ -299,7 +311,7 @@ RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const Cel
     In* to = box + (n - block.sample.begin) * sample;
     if constexpr (kSplit) {
       const bool all =
-          split_box(*tiles_, p_.type, from, shape, parts_, reinterpret_cast<uint16_t*>(to), box_pitch_, kTerms * depth_);
+          split_box(*tiles_, p_.type, from, shape, split_.parts, reinterpret_cast<uint16_t*>(to), box_pitch_, kTerms * depth_);
       if (!all) splits = false;
     } else {
       load_box(*tiles_, p_.type, from, shape, to, box_pitch_);
@@ -315,8 +327,11 @@ RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const Cel
 }
 
 template <class In>
-void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels,
-                           const PackedWeights& packed, std::byte* scratch, std::atomic<bool>& splits) const {
+bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels,
+                           const PackedWeights& packed, std::byte* scratch) const {
+  bool splits = true;
+  const RowsAt<const std::byte> in = load_input(buffers, block, group, layout_.at<In>(scratch, in_box_part_), splits);
+  if (!splits) return false;
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   void* result = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
   int64_t corner = group * columns_ * out_.channel;
@@ -340,14 +355,9 @@ void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
 
   thread_local std::vector<Phase<Real>> phases;
   const Real* zeros = layout_.at<Real>(workspace, zeros_part_);
-  const BlockRows<Real> rows{axis_,
-                             p_.geometry.axis,
-                             load_input(buffers, block, group, layout_.at<In>(scratch, in_box_part_), splits),
-                             out,
-                             zeros,
-                             narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
-                             width_,
-                             tiles_->max_rows[vectors_]};
+  const BlockRows<Real> rows{
+      axis_,  p_.geometry.axis,          in, out, zeros, narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
+      width_, tiles_->max_rows[vectors_]};
   rows.point(block, layout_.at<std::byte>(scratch, pointers_part_), phases);
 
   const Real* group_panels = packed.data + group * weights_.group();
@@ -369,6 +379,7 @@ void Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
       move_box(*tiles_, p_.type, out_box + (n - block.sample.begin) * out.sample, width_,
                element(result, p_.type, n * out_.outer + corner + first * out_.channel), shape);
   }
+  return true;
 }
 
 template <class In>
@@ -394,7 +405,8 @@ void Gather<In>::run_phase(const Phase<Real>& phase, const Real* panel, int64_t 
                           done ? phase.narrow : nullptr,
                           out_offset * result_bytes(),
                           p_.type,
-                          parts_,
+                          split_.parts,
+                          split_.orders,
                           depth_};
     const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(phase.positions, tallest);
     for (int64_t i = 0, m = 0; i < count; ++i) {
@@ -463,8 +475,8 @@ std::shared_ptr<Plan> make_gather_of_pairs(const Problem& p, const Tiles<float>&
   if (!accepts(p) || p.type == Type::f64) return nullptr;
   if (p.type == Type::bf16) return std::make_shared<Gather<bf16>>(p, tiles, request.threads);
   if (tiles.depth_step == 1) return nullptr;  // vectors multiply float32 as fast
-  return std::make_shared<Gather<SplitBf16>>(p, tiles, request.threads, bf16_parts(p),
-                                             make(p, std::min(request.isa, Isa::avx512), request));
+  return std::make_shared<Gather<SplitBf16>>(p, tiles, request.threads, split_of(p),
+                                             &cpu::tiles<float>(std::min(request.isa, Isa::avx512)));
 }
 
 #if defined(__x86_64__)

@@ -76,7 +76,7 @@ class Outer final : public Plan {
   static constexpr int64_t kTerms = Operand<In>::terms;  // positions of a row of x
 
   // `exact` are the tiles for what pairs cannot hold; `cut` is given where this is about that.
-  Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, int parts = 1, const Tiles<float>* exact = nullptr,
+  Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, Split split = {}, const Tiles<float>* exact = nullptr,
         const Cut* cut = nullptr);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
@@ -107,7 +107,7 @@ class Outer final : public Plan {
 
   Problem p_;
   const Tiles<Real>* tiles_;
-  int values_;                                 // bf16 that a value is split into
+  Split split_;
   std::shared_ptr<const Outer<float>> exact_;  // for values that are not finite or cannot be split, where rows are pairs
   Cut cut_;
   int64_t m_, n_;             // channels of a and b in a group
@@ -119,15 +119,16 @@ class Outer final : public Plan {
 };
 
 template <class In>
-Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, int parts, const Tiles<float>* exact,
+Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, Split split, const Tiles<float>* exact,
                  const Cut* cut)
     : p_(problem),
       tiles_(&tiles),
-      values_(parts),
+      split_(split),
       x_(tiles, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, whole_x(p_), tiles.a_by_channel, kTerms, kTerms - 1,
-         parts),
+         split.parts),
       y_(tiles, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, reach(whole_x(p_)), false, 1,
-         (kTerms - 1) * p_.geometry.axis[2].stride, parts, kTerms > 1 ? met_by_pairs(p_.geometry.axis[2]) : std::vector{true}) {
+         (kTerms - 1) * p_.geometry.axis[2].stride, split.parts,
+         kTerms > 1 ? met_by_pairs(p_.geometry.axis[2]) : std::vector{true}) {
   const Geometry& g = p_.geometry;
   if (cut) {
     cut_ = *cut;
@@ -139,7 +140,7 @@ Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, 
   const int64_t total = parts_of(n_, lanes()), positions = g.batch * g.x_positions();
   vectors_ = even_part(total, tiles_->max_vectors);
   panels_ = parts_of(total, vectors_);
-  if (exact) exact_ = std::make_shared<Outer<float>>(p_, *exact, threads, 1, nullptr, &cut_);
+  if (exact) exact_ = std::make_shared<Outer<float>>(p_, *exact, threads, Split{}, nullptr, &cut_);
 
   const double flops_of_row = 2.0 * double(positions) * double(vectors_ * lanes()) / kTerms;
   unit_rows_ = std::clamp<int64_t>(int64_t(kUnitFlops / flops_of_row), 1, m_);
@@ -186,7 +187,7 @@ void Outer<In>::choose_chunks() {
   const Geometry& g = p_.geometry;
   int64_t y_per_x = 1;
   for (const Axis& axis : g.axis) y_per_x *= std::min(axis.stride, std::max<int64_t>(axis.y, 1));
-  const int64_t bytes = values_ * (g.x_channels / kTerms + y_per_x * g.y_channels) * int64_t(sizeof(Real));
+  const int64_t bytes = split_.parts * (g.x_channels / kTerms + y_per_x * g.y_channels) * int64_t(sizeof(Real));
   int64_t most = kTerms * std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions);
   for (;; most = most * 7 / 8) {  // until there is one for each part
     cut_.chunk_samples = std::min(cut_axes([&](int a) { return g.axis[a].x; }, most, cut_.chunk_extent, kTerms), g.batch);
@@ -373,15 +374,15 @@ void Outer<In>::runs_of(const Chunk& c, const int64_t* tap, const RowView<Real>&
   }
   const int64_t first = begin[2] / kTerms, count = parts_of(end[2], kTerms) - first;  // rows of x
   // The smallest products of parts first, while the sums are small; those below the rounding of the largest are left out.
-  for (int both = values_ - 1; both >= 0; --both)
+  for (int order = split_.orders - 1; order >= 0; --order)
     for (int64_t n = c.sample_begin; n < c.sample_end; ++n)
       for (int64_t i0 = begin[0]; i0 < end[0]; ++i0)
         for (int64_t i1 = begin[1]; i1 < end[1]; ++i1) {
           const Real* from_x = x.origin + n * x.sample + i0 * x.axis[0] + i1 * x.axis[1] + first * x.axis[2];
           const Real* from_y = y.origin + n * y.sample + axis[0].reach(i0, tap[0]) * y.axis[0] +
                                axis[1].reach(i1, tap[1]) * y.axis[1] + axis[2].reach(first * kTerms, tap[2]) * y.axis[2];
-          for (int i = 0; i <= both; ++i) {
-            const Real *of_x = from_x + i * x.plane, *of_y = from_y + (both - i) * y.plane;
+          for (int i = std::max(0, order - split_.parts + 1); i <= std::min(order, split_.parts - 1); ++i) {
+            const Real *of_x = from_x + i * x.plane, *of_y = from_y + (order - i) * y.plane;
             runs.list.push_back({cut_.swapped ? of_y : of_x, cut_.swapped ? of_x : of_y, count});
           }
         }
@@ -448,9 +449,9 @@ bool pairs_pay(const Axis& axis) {
 std::shared_ptr<Plan> make_outer_of_pairs(const Problem& p, const Tiles<float>& tiles, const Request& request) {
   if (!accepts(p) || p.type == Type::f64 || !pairs_pay(p.geometry.axis[kAxes - 1])) return nullptr;
   const Tiles<float>& exact = cpu::tiles<float>(std::min(request.isa, Isa::avx512));
-  if (p.type == Type::bf16) return std::make_shared<Outer<bf16>>(p, tiles, request.threads, 1, &exact);
+  if (p.type == Type::bf16) return std::make_shared<Outer<bf16>>(p, tiles, request.threads, split_of(p), &exact);
   if (!tiles.a_by_channel) return nullptr;  // vectors multiply float32 as fast
-  return std::make_shared<Outer<SplitBf16>>(p, tiles, request.threads, bf16_parts(p), &exact);
+  return std::make_shared<Outer<SplitBf16>>(p, tiles, request.threads, split_of(p), &exact);
 }
 
 #if defined(__x86_64__)

@@ -13,9 +13,16 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
+inline bool meet(Range a, Range b) { return a.begin < b.end && b.begin < a.end; }
+
 struct CellBlock {
   Range sample, cell[kAxes];
 };
+inline bool meet(const CellBlock& a, const CellBlock& b) {
+  bool all = meet(a.sample, b.sample);
+  for (int i = 0; i < kAxes; ++i) all = all && meet(a.cell[i], b.cell[i]);
+  return all;
+}
 
 // Rows of channels: strides in bytes, of the sample, then of the axes, from where sample 0, position 0 would lie.
 template <class Byte>

@@ -9,10 +9,10 @@
 
 namespace torch_ext::cpu {
 
-int bf16_parts(const Problem& p) {
-  if (p.type == Type::bf16) return 1;
-  if (p.type == Type::f16) return 2;
-  return p.precision == Precision::full ? 3 : p.precision == Precision::high ? 2 : 1;
+Split split_of(const Problem& p) {
+  if (p.type == Type::bf16) return {1, 1};
+  if (p.type == Type::f16) return {2, 3};
+  return p.precision == Precision::full ? Split{3, 3} : p.precision == Precision::high ? Split{2, 2} : Split{1, 1};
 }
 
 bool matrices_take(Type type) {

@@ -8,8 +8,12 @@ namespace torch_ext::cpu {
 
 inline constexpr int kMaxParts = 3;
 
-// Into how many parts the values of a problem are split: two hold a float16, three a float32, fewer what its precision allows.
-int bf16_parts(const Problem& problem);
+// The values of a problem as sums of `parts` bf16, the largest first: two hold a float16, three a float32, fewer what its
+// precision allows. Products of part i and part j are summed where i + j < orders; those beyond are below the rounding of sums.
+struct Split {
+  int parts = 1, orders = 1;
+};
+Split split_of(const Problem& problem);
 
 // Whether matrix instructions are to compute with values of this type, split or not. TORCH_EXT_AMX_F32=0 keeps float32 from them.
 bool matrices_take(Type type);

@@ -35,10 +35,9 @@ struct GatherTile {
   int64_t narrow_offset = 0;
   Type type = Type::f32;
   // Of tables whose reals are pairs of bf16 alone: rows are planes of parts of the values, `plane` reals each, the largest first,
-  // and panels are such planes, the smallest first. Summed are the products of all parts of rows and panels but those that the
-  // smallest ones of both would have, in rows[t][m][i*plane + first + c] * panels[t][((p + i)*plane + first + c)*width + n] for
-  // p + i < parts.
-  int parts = 1;
+  // and panels are such planes, the smallest first. Summed are the products of part i of a row and part j of a panel where
+  // i + j < orders, rows[t][m][i*plane + first + c] * panels[t][((parts - 1 - j)*plane + first + c)*width + n].
+  int parts = 1, orders = 1;
   int64_t plane = 0;
 };
 

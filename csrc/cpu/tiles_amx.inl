@@ -47,12 +47,12 @@ void amx_gather_tile(const GatherTile<float>& t) {
   if (Blocks > 1 && Vectors > 1) Amx::template zero<3>();
   alignas(64) float copies[Blocks][kRows * kUnits] = {};  // rows beyond the tile stay zero
   // The smallest products of all taps first, while the sums are small.
-  for (int p = 0; p < t.parts; ++p)
+  for (int order = t.orders - 1; order >= 0; --order)
     for (int64_t tap = 0; tap < t.taps; ++tap) {
       const float* const* rows = t.rows + tap * t.row_pitch;
       const AmxRows low(rows, Blocks > 1 ? kRows : t.count, t.first), high(rows + kRows, Blocks > 1 ? t.count - kRows : 0, t.first);
-      for (int i = 0; p + i < t.parts; ++i) {
-        const float* b = t.panels[tap] + ((p + i) * t.plane + t.first) * width;
+      for (int i = order < t.parts ? 0 : order - t.parts + 1; i <= order && i < t.parts; ++i) {
+        const float* b = t.panels[tap] + ((t.parts - 1 - order + i) * t.plane + t.first) * width;
         for (int64_t c = i * t.plane, end = c + t.depth; c < end; c += kUnits, b += kUnits * width) {
           Amx::template load<4>(low.at(c, copies[0]), low.stride());
           Amx::template load<6>(b, width * 4);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -13,7 +14,7 @@
 #include "csrc/cpu/outer.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles_isa.h"
-#include "tests/cpp/harness.h"
+#include "tests/cpp/checks.h"
 
 namespace torch_ext::test {
 namespace {
@@ -27,6 +28,7 @@ struct Registers {
   };
   static inline thread_local std::array<Register, 8> registers;
   static inline thread_local bool entered = false;
+  static inline std::atomic<int64_t> products = 0;  // of all threads
 
   static void enter() {
     EXPECT_FALSE(entered);
@@ -53,6 +55,7 @@ struct Registers {
   // is there; what is below 2^-126 is taken for zero. Products of bf16 are exact in float32, so that no multiply-add is needed.
   template <int C, int A, int B>
   static void add_product() {
+    ++products;
     uint16_t a[16][32], b[16][32];
     float c[16][16], of_b[2][16][16];
     std::memcpy(a, &registers[A], sizeof(a));
@@ -164,13 +167,13 @@ std::shared_ptr<const cpu::Plan> direct_plan_of(const Problem& p) {
                         p.operation == Operation::backward_weights ? "outer__portable" : "gather__portable");
 }
 
-struct Subject {
+struct Product {
   Operation operation;
   Type type;
 };
-void PrintTo(const Subject& s, std::ostream* os) { *os << name_of(s.operation) << " " << name_of(s.type); }
+void PrintTo(const Product& s, std::ostream* os) { *os << name_of(s.operation) << " " << name_of(s.type); }
 
-class AmxKernel : public testing::TestWithParam<Subject> {
+class AmxKernel : public testing::TestWithParam<Product> {
  protected:
   // Computes with every step-th case in some layouts, starting with one after the other; returns how many problems it computed.
   int compute(const std::vector<Case>& cases, size_t layouts, size_t step = 1, Precision precision = Precision::full) {
@@ -238,6 +241,12 @@ double rms(const std::vector<uint64_t>& got, const std::vector<double>& exact, T
   return std::sqrt(errors / values);
 }
 
+class AmxKernelOfEveryType : public testing::TestWithParam<Operation> {};
+
+TEST_P(AmxKernelOfEveryType, KeepsTheErrorBound) {
+  EXPECT_GT(compute_reals([](const Problem& p, int) { return plan_of(p); }, GetParam(), small_cases()), 300);
+}
+
 class AmxKernelOfSplitValues : public AmxKernel {};
 
 // The error against float64 is not above that of the kernel that multiplies the values as they are, or, of sums of a few terms,
@@ -282,6 +291,31 @@ TEST_P(AmxKernelOfFloat32, LeavesWhatItCannotSplit) {
             << spoiler << " in operand " << spoiled << ", element " << i << " is " << a << " instead of " << b;
       }
     }
+}
+
+// But for what is near them: one value in one of eight samples.
+TEST_P(AmxKernelOfFloat32, SplitsWhatCanBe) {
+  const auto [operation, type] = GetParam();
+  const Case c = parse_case("dense n8 g1 c36:40 i24x24 k3x3 s2x2 d1x1 pb1x1 pe1x1 op1x1");
+  const Problem p = make_problem(c, operation, type, kLayouts[0], false);
+  const auto plan = plan_of(p);
+  Harness harness;
+  const auto run = [&](const Data& data, int64_t& products) {
+    Registers::products = 0;
+    std::vector<uint64_t> bits = harness.run(*plan, p, data, shuffled(3));
+    products = Registers::products;
+    return bits;
+  };
+  Data data = reals(c.geometry, type, 1);
+  int64_t all = 0, some = 0;
+  const std::vector<uint64_t> clean = run(data, all);
+  std::vector<double>& values = operation == Operation::backward_data ? data.y : data.x;
+  values[values.size() / 16] *= 0x1p-110;
+  const std::vector<uint64_t> got = run(data, some);
+  EXPECT_LT(some, all);
+  EXPECT_GT(2 * some, all) << plan->describe();
+  if (operation == Operation::backward_weights) return;  // sums over the samples
+  for (size_t i = got.size() / 2; i < got.size(); ++i) ASSERT_EQ(got[i], clean[i]) << "element " << i;
 }
 
 // Packs the weights, and runs without them.
@@ -356,15 +390,17 @@ constexpr Type kAll[] = {Type::bf16, Type::f16, Type::f32}, kSplit[] = {Type::f1
 
 template <size_t operations, size_t types>
 auto subjects(const Operation (&of)[operations], const Type (&in)[types]) {
-  std::vector<Subject> all;
+  std::vector<Product> all;
   for (Operation operation : of)
     for (Type type : in) all.push_back({operation, type});
   return testing::ValuesIn(all);
 }
-std::string name(const testing::TestParamInfo<Subject>& info) {
+std::string name(const testing::TestParamInfo<Product>& info) {
   return std::string(name_of(info.param.operation)) + "_" + name_of(info.param.type);
 }
 INSTANTIATE_TEST_SUITE_P(All, AmxKernel, subjects(kOperations, kAll), name);
+INSTANTIATE_TEST_SUITE_P(All, AmxKernelOfEveryType, testing::ValuesIn(kOperations),
+                         [](const auto& info) { return name_of(info.param); });
 INSTANTIATE_TEST_SUITE_P(All, AmxKernelOfSplitValues, subjects(kOperations, kSplit), name);
 INSTANTIATE_TEST_SUITE_P(All, AmxKernelOfFloat32, subjects(kOperations, kFloat32), name);
 INSTANTIATE_TEST_SUITE_P(All, AmxKernelOfWeights, subjects({Operation::conv_transpose, Operation::backward_data}, kAll), name);
