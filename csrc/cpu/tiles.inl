@@ -191,27 +191,35 @@ void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V
 template <class V>
 void transpose_halves(const uint16_t* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch, int64_t rows, int64_t columns) {
   constexpr int side = 2 * V::lanes, block = 4;  // V::pair_low takes the first `block` of each 2*block elements of a row
-  const auto move = [&](int64_t i, int64_t j, int half) {
+  const auto move = [&](int64_t i, int64_t j) {
     const int64_t height = rows - i, width = columns - j;
-    typename V::Reg r[V::lanes];
     const auto row = [&](int64_t k) {
       return k < width ? V::load_halves(from + (j + k) * from_pitch + i, height) : V::zero();
     };
-    TORCH_EXT_UNROLL for (int l = 0; l < V::lanes; ++l)
-      r[l] = half ? V::pair_high(row(2 * l), row(2 * l + 1)) : V::pair_low(row(2 * l), row(2 * l + 1));
-    V::transpose(r);
+    // Each row is loaded once: where they are a power of two apart, a second time it would not be in cache.
+    typename V::Reg r[2][V::lanes];
     TORCH_EXT_UNROLL for (int l = 0; l < V::lanes; ++l) {
-      const int64_t k = l / block * 2 * block + half * block + l % block;
-      if (k < height) V::store_halves(to + (i + k) * to_pitch + j, width, r[l]);
+      if (2 * l < width) {
+        __builtin_prefetch(from + (j + 2 * l) * from_pitch + i + 2 * side);
+        __builtin_prefetch(from + (j + 2 * l + 1) * from_pitch + i + 2 * side);
+      }
+      const auto even = row(2 * l), odd = row(2 * l + 1);
+      r[0][l] = V::pair_low(even, odd), r[1][l] = V::pair_high(even, odd);
+    }
+    TORCH_EXT_UNROLL for (int half = 0; half < 2; ++half) {
+      V::transpose(r[half]);
+      TORCH_EXT_UNROLL for (int l = 0; l < V::lanes; ++l) {
+        const int64_t k = l / block * 2 * block + half * block + l % block;
+        if (k < height) V::store_halves(to + (i + k) * to_pitch + j, width, r[half][l]);
+      }
     }
   };
-  const auto both = [&](int64_t i, int64_t j) { move(i, j, 0), move(i, j, 1); };
   if (to_pitch > from_pitch) {
     for (int64_t i = 0; i < rows; i += side)
-      for (int64_t j = 0; j < columns; j += side) both(i, j);
+      for (int64_t j = 0; j < columns; j += side) move(i, j);
   } else {
     for (int64_t j = 0; j < columns; j += side)
-      for (int64_t i = 0; i < rows; i += side) both(i, j);
+      for (int64_t i = 0; i < rows; i += side) move(i, j);
   }
 }
 
