@@ -222,11 +222,11 @@ PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const Weight
   bool dense_taps = true;
   for (int64_t a = kAxes - 1, step = 1; a >= 0; step *= w_.taps[a--])
     dense_taps = dense_taps && (w_.taps[a] == 1 || w_.tap_stride[a] == step);
-  order_ = w_.columns_stride == 1                                       ? Order::columns
-           : terms_ == 1 && dense_taps && w_.depth_stride == tap_count_ ? Order::everything
-           : w_.depth_stride == 1                                       ? Order::channels_of_a_tap
-           : dense_taps && tap_count_ > 1                               ? Order::taps_of_a_channel
-                                                                        : Order::scattered;
+  order_ = w_.columns_stride == 1                                                                 ? Order::columns
+           : dense_taps && w_.depth_stride == tap_count_ && (terms_ == 1 || tap_count_ <= kStage) ? Order::everything
+           : w_.depth_stride == 1                                                                 ? Order::channels_of_a_tap
+           : dense_taps && tap_count_ > 1                                                         ? Order::taps_of_a_channel
+                                                                                                  : Order::scattered;
   if (order_ == Order::everything)
     for (int64_t c = 0; c < units_; ++c)
       for (int64_t k = 0; k < tap_count_; ++k) offsets_.push_back(k * tap_pitch_ + c * width_);
@@ -257,9 +257,11 @@ void PanelPacker<Real>::load_run(const void* weights, int64_t index, int64_t c, 
   if (order_ == Order::channels_of_a_tap) {  // the channels of all pairs lie side by side
     to[count - 1] = 0;
     std::memcpy(to, halves, size_t(std::min(2 * count, w_.depth - 2 * c) * 2));
-  } else {
-    tiles_->pair(halves, 2 * c + 1 < w_.depth ? halves + w_.depth_stride : nullptr, to, count);
+    return;
   }
+  const int64_t pair = order_ == Order::everything ? tap_count_ : count;  // units
+  for (const Real* end = to + count; to < end; ++c, halves += 2 * pair, to += pair)
+    tiles_->pair(halves, 2 * c + 1 < w_.depth ? halves + w_.depth_stride : nullptr, to, pair);
 }
 
 template <class Real>
@@ -282,11 +284,18 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t 
                           offsets);
         continue;
       }
-      for (int64_t j = 0; j < count; j += kStage) {
-        const int64_t part = std::min(kStage, count - j);
-        const bool channels = order_ == Order::channels_of_a_tap;
+      const bool taps = order_ == Order::taps_of_a_channel;
+      if (taps && w_.columns_stride == count && count <= kStage) {  // the columns are one run
+        load_run(from, first, c, rows * count, stage);
+        tiles_->transpose(stage, count, int(rows), count, to + v, offsets);
+        continue;
+      }
+      // Units of a pair of channels stay together.
+      const int64_t units = terms_ > 1 && order_ == Order::everything ? tap_count_ : 1, most = kStage / units * units;
+      for (int64_t j = 0; j < count; j += most) {
+        const int64_t part = std::min(most, count - j);
         for (int64_t i = 0; i < rows; ++i)
-          load_run(from, first + i * w_.columns_stride + (channels ? terms_ : 1) * j, c + (channels ? j : 0), part,
+          load_run(from, first + i * w_.columns_stride + (taps ? 1 : terms_) * j, c + (taps ? 0 : j / units), part,
                    stage + i * kStage);
         tiles_->transpose(stage, kStage, int(rows), part, to + v, offsets + j);
       }
@@ -302,7 +311,8 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t 
         }
       });
     case Order::everything:
-      return transpose(begin * tap_count_, begin, offsets_.data() + begin * tap_count_, (end - begin) * tap_count_, panel);
+      return transpose(terms_ * begin * tap_count_, begin, offsets_.data() + begin * tap_count_, (end - begin) * tap_count_,
+                       panel);
     case Order::channels_of_a_tap:
       return for_each_tap([&](int64_t k, int64_t tap) {
         transpose(tap + terms_ * begin, begin, offsets_.data() + begin, end - begin, panel + k * tap_pitch_);
