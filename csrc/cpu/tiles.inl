@@ -105,6 +105,16 @@ void wide_tile(const WideTile<typename V::Real>& t) {
     }
 }
 
+// A whole vector, or with a mask some of its lanes.
+template <class V, class... Mask>
+typename V::Reg load_lanes(const typename V::Real* from, Mask... mask) {
+  if constexpr (sizeof...(mask) == 0) {
+    return V::load(from);
+  } else {
+    return V::load_masked(from, mask...);
+  }
+}
+
 template <class V, int Rows, int Taps>
 void dot_tile(const DotTile<typename V::Real>& t) {
   using Real = typename V::Real;
@@ -114,19 +124,17 @@ void dot_tile(const DotTile<typename V::Real>& t) {
   for (int64_t r = 0; r < t.run_count; ++r) {
     const Real* a = t.runs[r].a + t.a_offset;
     const Real* b = t.runs[r].b;
-    const auto step = [&](int64_t p, auto load) {
+    const auto step = [&](int64_t p, auto... mask) {
       typename V::Reg x[Rows];
-      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) x[m] = load(a + m * t.a_pitch + p);
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) x[m] = load_lanes<V>(a + m * t.a_pitch + p, mask...);
       TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
-        const auto y = load(b + t.offsets[k] + p);
+        const auto y = load_lanes<V>(b + t.offsets[k] + p, mask...);
         TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][k] = V::fma(x[m], y, acc[m][k]);
       }
     };
     const int64_t count = t.runs[r].count, whole = count / V::lanes * V::lanes;
-    for (int64_t p = 0; p < whole; p += V::lanes) step(p, [](const Real* from) { return V::load(from); });
-    if (whole == count) continue;
-    const auto mask = V::first(count - whole);
-    step(whole, [&](const Real* from) { return V::load_masked(from, mask); });
+    for (int64_t p = 0; p < whole; p += V::lanes) step(p);
+    if (whole < count) step(whole, V::first(count - whole));
   }
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
     TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
