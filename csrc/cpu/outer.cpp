@@ -81,8 +81,9 @@ class Outer final : public Plan {
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
-  // Adds the products of a chunk to the sums of a group; returns whether pairs can hold its values, else adds nothing.
-  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, Real* sums) const;
+  // Sums the products of a chunk, added to the sums of a group where `add`; returns whether pairs can hold its values, else
+  // nothing is summed.
+  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, Real* sums, bool add) const;
   int64_t scratch_bytes() const { return layout_.thread_bytes(); }
 
  private:
@@ -93,7 +94,7 @@ class Outer final : public Plan {
   Region reach(const Region& x) const;
   int64_t longest_reach(int axis) const;
   void runs_of(const Chunk& chunk, const int64_t* tap, const RowView<Real>& x, const RowView<Real>& y, Runs<Real>& runs) const;
-  void sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int64_t panel, Real* sums) const;
+  void sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int64_t panel, Real* sums, bool add) const;
   void sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const;
   void sum_unit(const RowView<Real>& x, const RowView<Real>& y, int64_t tap, int64_t m_begin, int64_t m_end, int64_t panel,
                 Real* sums) const;
@@ -301,17 +302,17 @@ bool Outer<In>::sum_all(const Buffers& buffers, const Parallel& parallel, Real* 
 // One part of the positions, all the weights of a group.
 template <class In>
 void Outer<In>::sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const {
-  std::fill(sums, sums + group_sums(), Real(0));
-  const int64_t chunks = chunk_count();
-  for (int64_t index = part * chunks / cut_.parts; index < (part + 1) * chunks / cut_.parts; ++index) {
+  const int64_t chunks = chunk_count(), begin = part * chunks / cut_.parts, end = (part + 1) * chunks / cut_.parts;
+  for (int64_t index = begin; index < end; ++index) {
     const Chunk c = chunk(index);
-    if (sum_chunk(buffers, c, group, scratch, sums)) continue;
-    if constexpr (kTerms > 1) exact_->sum_chunk(buffers, c, group, layout_.at<std::byte>(scratch, exact_part_), sums);
+    const bool add = index > begin;
+    if (sum_chunk(buffers, c, group, scratch, sums, add)) continue;
+    if constexpr (kTerms > 1) exact_->sum_chunk(buffers, c, group, layout_.at<std::byte>(scratch, exact_part_), sums, add);
   }
 }
 
 template <class In>
-bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, std::byte* scratch, Real* sums) const {
+bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, std::byte* scratch, Real* sums, bool add) const {
   std::atomic<bool> finite{true};
   const auto rows = [&](const Rows<In>& side, int64_t channels, const void* tensor, const Region& region, Layout::Part box) {
     return side.in_place() ? side.view(tensor, group)
@@ -326,7 +327,9 @@ bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group,
     int64_t tap[kAxes];
     tap_of(t, tap);
     runs_of(c, tap, x, y, runs);
-    for (int64_t panel = 0; panel < panels_; ++panel) sum(runs, 0, m_, panel, sums + t * m_ * cut_.pitch);
+    Real* of_tap = sums + t * m_ * cut_.pitch;
+    if (runs.list.empty() && !add) std::fill_n(of_tap, m_ * cut_.pitch, Real(0));
+    for (int64_t panel = 0; panel < panels_; ++panel) sum(runs, 0, m_, panel, of_tap, add);
   }
   return true;
 }
@@ -338,13 +341,16 @@ void Outer<In>::sum_unit(const RowView<Real>& x, const RowView<Real>& y, int64_t
   thread_local Runs<Real> runs;
   Real* of_tap = sums + t * m_ * cut_.pitch;
   const int64_t first = panel * vectors_ * lanes(), columns = std::min(vectors_ * lanes(), n_ - first);
-  for (int64_t m = m_begin; m < m_end; ++m) std::fill_n(of_tap + m * cut_.pitch + first, columns, Real(0));
   int64_t tap[kAxes];
   tap_of(t, tap);
+  bool add = false;
   for (int64_t index = 0; index < chunk_count(); ++index) {
     runs_of(chunk(index), tap, x, y, runs);
-    sum(runs, m_begin, m_end, panel, of_tap);
+    if (runs.list.empty()) continue;
+    sum(runs, m_begin, m_end, panel, of_tap, add);
+    add = true;
   }
+  for (int64_t m = m_begin; !add && m < m_end; ++m) std::fill_n(of_tap + m * cut_.pitch + first, columns, Real(0));
 }
 
 template <class In>
@@ -389,7 +395,7 @@ void Outer<In>::runs_of(const Chunk& c, const int64_t* tap, const RowView<Real>&
 }
 
 template <class In>
-void Outer<In>::sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int64_t panel, Real* sums) const {
+void Outer<In>::sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int64_t panel, Real* sums, bool add) const {
   if (runs.list.empty()) return;
   const int64_t first = panel * vectors_ * lanes(), columns = std::min(vectors_ * lanes(), n_ - first);
   const int64_t vectors = parts_of(columns, lanes()), tallest = tiles_->max_rows[vectors];
@@ -398,7 +404,7 @@ void Outer<In>::sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int6
     // Tiles of even height.
     const int64_t rows = std::min(round_up((m_end - m) / (count - i), tiles_->row_step), m_end - m);
     tiles_->outer[vectors][rows]({runs.list.data(), int64_t(runs.list.size()), m * runs.a_step, first, runs.a_pitch, runs.b_pitch,
-                                  sums + m * cut_.pitch + first, cut_.pitch, columns, true, int(rows), runs.a_step});
+                                  sums + m * cut_.pitch + first, cut_.pitch, columns, add, int(rows), runs.a_step});
     m += rows;
   }
 }
