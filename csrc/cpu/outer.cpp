@@ -328,7 +328,10 @@ bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group,
     tap_of(t, tap);
     runs_of(c, tap, x, y, runs);
     Real* of_tap = sums + t * m_ * cut_.pitch;
-    if (runs.list.empty() && !add) std::fill_n(of_tap, m_ * cut_.pitch, Real(0));
+    if (runs.list.empty()) {
+      if (!add) std::fill_n(of_tap, m_ * cut_.pitch, Real(0));
+      continue;
+    }
     for (int64_t panel = 0; panel < panels_; ++panel) sum(runs, 0, m_, panel, of_tap, add);
   }
   return true;
@@ -396,7 +399,6 @@ void Outer<In>::runs_of(const Chunk& c, const int64_t* tap, const RowView<Real>&
 
 template <class In>
 void Outer<In>::sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int64_t panel, Real* sums, bool add) const {
-  if (runs.list.empty()) return;
   const int64_t first = panel * vectors_ * lanes(), columns = std::min(vectors_ * lanes(), n_ - first);
   const int64_t vectors = parts_of(columns, lanes()), tallest = tiles_->max_rows[vectors];
   const int64_t count = parts_of(m_end - m_begin, tallest);

@@ -199,6 +199,7 @@ void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V
 template <class V>
 void transpose_halves(const uint16_t* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch, int64_t rows, int64_t columns) {
   constexpr int side = 2 * V::lanes, block = 4;  // V::pair_low takes the first `block` of each 2*block elements of a row
+  const bool far_reads = to_pitch <= from_pitch;  // else the far lines are those written
   const auto move = [&](int64_t i, int64_t j) {
     const int64_t height = rows - i, width = columns - j;
     const auto row = [&](int64_t k) {
@@ -207,7 +208,7 @@ void transpose_halves(const uint16_t* from, int64_t from_pitch, uint16_t* to, in
     // Each row is loaded once: where they are a power of two apart, a second time it would not be in cache.
     typename V::Reg r[2][V::lanes];
     TORCH_EXT_UNROLL for (int l = 0; l < V::lanes; ++l) {
-      if (2 * l < width) {
+      if (far_reads && 2 * l < width) {
         __builtin_prefetch(from + (j + 2 * l) * from_pitch + i + 2 * side);
         __builtin_prefetch(from + (j + 2 * l + 1) * from_pitch + i + 2 * side);
       }
@@ -222,12 +223,12 @@ void transpose_halves(const uint16_t* from, int64_t from_pitch, uint16_t* to, in
       }
     }
   };
-  if (to_pitch > from_pitch) {
-    for (int64_t i = 0; i < rows; i += side)
-      for (int64_t j = 0; j < columns; j += side) move(i, j);
-  } else {
+  if (far_reads) {
     for (int64_t j = 0; j < columns; j += side)
       for (int64_t i = 0; i < rows; i += side) move(i, j);
+  } else {
+    for (int64_t i = 0; i < rows; i += side)
+      for (int64_t j = 0; j < columns; j += side) move(i, j);
   }
 }
 

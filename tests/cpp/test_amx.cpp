@@ -190,14 +190,9 @@ class AmxKernel : public testing::TestWithParam<Product> {
         const auto plan = plan_of(p);
         if (!plan) continue;
         ++computed;
-        const std::vector<double> exact = formula<double>(c.geometry, operation, data, bias);
         const std::vector<uint64_t> got = harness.run(*plan, p, data, shuffled(3), l % 2 ? Against::begin : Against::end);
-        for (size_t i = 0; i < got.size(); ++i)
-          if (value_of(got[i], p.type) != value_of(bits_of(exact[i], p.type), p.type)) {
-            ADD_FAILURE() << "element " << i << " is " << value_of(got[i], p.type) << " instead of " << exact[i] << ": " << c.line
-                          << "\n  " << plan->describe();
-            return computed;
-          }
+        expect_exact({*plan, p, c.line}, got, rounded(formula<double>(c.geometry, operation, data, bias), p.type));
+        if (enough_failures()) return computed;
       }
     }
     return computed;

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <sstream>
 
 #include "csrc/core/formula.h"
 #include "tests/cpp/checks.h"
