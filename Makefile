@@ -80,7 +80,7 @@ test-packaging: library
 
 # The C++ tests again under the address and undefined behaviour sanitizers.
 sanitize: googletest
-	cmake -S . -B build/sanitize $(if $(wildcard build/sanitize/CMakeCache.txt),,$(generator)) -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	cmake -S . -B build/sanitize $(if $(wildcard build/sanitize/CMakeCache.txt),,$(generator)) \
 	  -DTORCH_EXT_TORCH=OFF -DTORCH_EXT_CUDA=0 -DTORCH_EXT_TESTS=ON -DTORCH_EXT_SANITIZE=ON > /dev/null
 	cmake --build build/sanitize --parallel $(jobs)
 	ctest --test-dir build/sanitize --parallel $(jobs) --output-on-failure --progress

@@ -26,7 +26,7 @@ Case parse_case(const std::string& line);
 const std::vector<Case>& small_cases();
 const std::vector<Case>& large_cases();
 // The same with batch and extents of x cut until L has at most `terms` terms, or little is left of them.
-inline constexpr int64_t kReducedTerms = 8'000'000;
+inline constexpr int64_t kReducedTerms = TORCH_EXT_REDUCED_TERMS;
 Case reduce(Case c, int64_t terms);
 const std::vector<Case>& reduced_cases();  // to kReducedTerms
 void PrintTo(const Case& c, std::ostream* os);
