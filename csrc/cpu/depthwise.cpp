@@ -45,10 +45,16 @@ class Side {
   Side(const Tiles<Real>& tiles, const Problem& p, bool is_x)
       : tiles_(&tiles), type_(p.type), strides_(is_x ? p.x : p.y), channels_(p.geometry.groups) {
     in_place_ = bytes_of(type_) == int64_t(sizeof(Real)) && (strides_.channel == 1 || channels_ == 1);
+    one_line_ = (is_x ? p.geometry.axis[1].x : p.geometry.axis[1].y) == 1;
   }
   bool in_place() const { return in_place_; }
   // Of a box of so many positions.
   int64_t box_bytes(int64_t positions) const { return in_place_ ? 0 : positions * channels_ * int64_t(sizeof(Real)); }
+  // From a position that is computed with to one that soon will be: so many lines further on, or where there is one line, so many
+  // positions.
+  int64_t ahead(int64_t lines, int64_t positions) const {
+    return one_line_ ? positions * strides_.axis[2] : lines * strides_.axis[1];
+  }
   // A region of a sample.
   RowsOf<Real> load(const void* tensor, int64_t sample, const Region& region, Real* box) const {
     const Strides& s = strides_;
@@ -70,7 +76,7 @@ class Side {
   Type type_;
   Strides strides_;
   int64_t channels_;
-  bool in_place_;
+  bool in_place_, one_line_;
 };
 
 // Positions [begin, end) of a line that all of some taps connect with positions that are there.
@@ -107,6 +113,8 @@ class Depthwise final : public Plan {
     lines_ = axis_[1].cells, cells_ = axis_[2].cells;
     while (p.geometry.batch * blocks() < kItems || in_.box_bytes(reach(0, 1) * reach(1, lines_) * reach(2, cells_)) > kBoxBytes)
       if (!halve(lines_, cells_)) break;
+    in_ahead_ = in_.ahead(axis_[1].in_step, cells_ * axis_[2].in_step);
+    out_ahead_ = out_.ahead(1, cells_ * axis_[2].out_step);
     weights_part_ = layout_.shared(p.geometry.w_positions() * channels_ * int64_t(sizeof(Real)));
     bias_part_ = layout_.shared(channels_ * int64_t(sizeof(Real)));
     box_part_ = layout_.per_thread(in_.box_bytes(reach(0, 1) * reach(1, lines_) * reach(2, cells_)));
@@ -208,6 +216,7 @@ class Depthwise final : public Plan {
     const GatherAxis& axis = axis_[2];
     const int64_t first = cells.begin[2];
     thread_local std::vector<const Real*> in, weights;
+    thread_local std::vector<Ahead<Real>> ahead;
     for (int64_t r = 0; r < axis.out_step; ++r) {
       const std::vector<Tap>& taps = axis.phases[size_t(r)];
       const int64_t end = std::min(cells.end[2], parts_of(axis.out_extent - r, axis.out_step));
@@ -221,12 +230,19 @@ class Depthwise final : public Plan {
             if (i < 0 || i >= axis.in_extent) continue;
             in.push_back(row.in + i * in_position), weights.push_back(row.weights + tap.k * channels_);
           }
+        Real* const out = to + ((j - first) * axis.out_step + r) * position;
+        ahead.clear();
+        if (out_.in_place()) ahead.push_back({out + out_ahead_, axis.out_step * position});
+        for (const Row& row : rows)
+          for (int64_t u = 0; in_.in_place() && u < axis.in_step; ++u)
+            ahead.push_back({row.in + (j * axis.in_step + u) * in_position + in_ahead_, axis.in_step * in_position});
         for (int64_t c = 0; c < channels_; c += kChannels) {
           tiles_->depthwise({in.data(), weights.data(), int64_t(in.size()), axis.in_step * in_position, positions,
-                             std::min(kChannels, channels_ - c), bias + c, to + ((j - first) * axis.out_step + r) * position + c,
-                             axis.out_step * position});
+                             std::min(kChannels, channels_ - c), bias + c, out + c, axis.out_step * position, ahead.data(),
+                             int64_t(ahead.size())});
           for (auto* pointers : {&in, &weights})
             for (const Real*& pointer : *pointers) pointer += kChannels;
+          for (Ahead<Real>& row : ahead) row.from += kChannels;
         }
       });
     }
@@ -237,6 +253,7 @@ class Depthwise final : public Plan {
   GatherAxis axis_[kAxes];
   Side<Real> in_, out_;
   int64_t channels_, lines_, cells_;  // of a block, in cells
+  int64_t in_ahead_, out_ahead_;
   Layout layout_;
   Layout::Part weights_part_, bias_part_, box_part_, line_part_;
 };
@@ -253,6 +270,8 @@ class DepthwiseWeights final : public Plan {
     while (blocks() < kItems ||
            std::max(x_.box_bytes(lines_ * columns_), y_.box_bytes(met(1, lines_) * met(2, columns_))) > kBoxBytes)
       if (!halve(lines_, columns_)) break;
+    x_ahead_ = x_.ahead(1, columns_);
+    y_ahead_ = y_.ahead(g.axis[1].stride, columns_ * g.axis[2].stride);
     parts_ = std::min(kItems, blocks());
     sums_part_ = layout_.shared(parts_ * sums() * int64_t(sizeof(Real)));
     x_part_ = layout_.per_thread(x_.box_bytes(lines_ * columns_));
@@ -328,21 +347,27 @@ class DepthwiseWeights final : public Plan {
     const Axis *lines = &p_.geometry.axis[1], *axis = &p_.geometry.axis[2];
     thread_local std::vector<const Real*> b;
     thread_local std::vector<Real*> to;
+    thread_local std::vector<Ahead<Real>> ahead;
     Interior interior{of_x.begin[2], of_x.end[2]};
     for (int64_t k = 0; k < axis->w; ++k) interior.meet(axis->stride, axis->reach(0, k), axis->y);
     for_each_run(interior, of_x.begin[2], of_x.end[2], [&](int64_t i, int64_t count) {
-      b.clear(), to.clear();
+      b.clear(), to.clear(), ahead.clear();
+      if (x_.in_place()) ahead.push_back({x + i * x_position + x_ahead_, x_position});
       for (int64_t k1 = 0; k1 < lines->w; ++k1) {
         const int64_t o1 = lines->reach(i1, k1);
         if (o1 < 0 || o1 >= lines->y) continue;
         for (int64_t k2 = 0; k2 < axis->w; ++k2) {
           const int64_t o2 = axis->reach(i, k2);
           if (o2 < 0 || o2 >= axis->y) continue;
-          b.push_back(y_plane + o1 * y.line + o2 * y.position), to.push_back(sums + (k1 * axis->w + k2) * channels_);
+          const Real* const row = y_plane + o1 * y.line + o2 * y.position;
+          if (y_.in_place() && k1 + lines->stride >= lines->w && k2 < axis->stride)
+            ahead.push_back({row + y_ahead_, axis->stride * y.position});
+          b.push_back(row), to.push_back(sums + (k1 * axis->w + k2) * channels_);
         }
       }
       tiles_->depthwise_sums(
-          {x + i * x_position, x_position, b.data(), axis->stride * y.position, to.data(), int64_t(b.size()), count, channels_});
+          {x + i * x_position, x_position, b.data(), axis->stride * y.position, to.data(), int64_t(b.size()), count, channels_,
+           ahead.data(), int64_t(ahead.size())});
     });
   }
 
@@ -350,6 +375,7 @@ class DepthwiseWeights final : public Plan {
   const Tiles<Real>* tiles_;
   Side<Real> x_, y_;
   int64_t channels_, lines_, columns_, parts_;  // of a block of x; parts of all blocks
+  int64_t x_ahead_, y_ahead_;
   Layout layout_;
   Layout::Part sums_part_, x_part_, y_part_;
 };

@@ -105,6 +105,13 @@ struct DotTile {
   int64_t out_pitch;
 };
 
+// What is soon to be read or written: while position p is computed, its channels at from[p*step] are asked for.
+template <class Real>
+struct Ahead {
+  const Real* from;
+  int64_t step;
+};
+
 // Depthwise tiles, lanes along channels: out[p*out_step + c] = init[c] + sum over t < terms of in[t][p*in_step + c] *
 // weights[t][c], and, of the weights, sums[t][c] += sum over p of a[p*a_step + c] * b[t][p*b_step + c], for p < count, c <
 // channels.
@@ -116,6 +123,8 @@ struct DepthwiseTile {
   const Real* init;
   Real* out;
   int64_t out_step;
+  const Ahead<Real>* ahead;
+  int64_t ahead_count;
 };
 template <class Real>
 struct DepthwiseSums {
@@ -125,6 +134,8 @@ struct DepthwiseSums {
   int64_t b_step;
   Real* const* sums;
   int64_t terms, count, channels;
+  const Ahead<Real>* ahead;
+  int64_t ahead_count;
 };
 
 template <class Real>

@@ -375,6 +375,8 @@ inline __attribute__((always_inline)) void depthwise_positions(const DepthwiseTi
     const auto start = V::load_masked(t.init + c, mask);
     typename V::Reg acc[Positions];
     TORCH_EXT_UNROLL for (int i = 0; i < Positions; ++i) acc[i] = start;
+    for (int64_t k = 0; k < t.ahead_count; ++k)
+      TORCH_EXT_UNROLL for (int i = 0; i < Positions; ++i) __builtin_prefetch(t.ahead[k].from + (p + i) * t.ahead[k].step + c);
     for (int64_t k = 0; k < t.terms; ++k) {
       const auto weight = V::load_masked(t.weights[k] + c, mask);
       const auto* in = t.in[k] + p * t.in_step + c;
@@ -403,7 +405,9 @@ inline __attribute__((always_inline)) void depthwise_sums_of(const DepthwiseSums
     const typename V::Real* b[Terms];
     TORCH_EXT_UNROLL for (int i = 0; i < Terms; ++i) acc[i] = V::zero(), b[i] = t.b[k + i] + c;
     const auto* a = t.a + c;
+    const int64_t ahead_count = k == 0 ? t.ahead_count : 0;
     for (int64_t p = 0; p < t.count; ++p, a += t.a_step) {
+      for (int64_t j = 0; j < ahead_count; ++j) __builtin_prefetch(t.ahead[j].from + p * t.ahead[j].step + c);
       const auto value = V::load_masked(a, mask);
       TORCH_EXT_UNROLL for (int i = 0; i < Terms; ++i) acc[i] = V::fma(value, V::load_masked(b[i] + p * t.b_step, mask), acc[i]);
     }
