@@ -179,19 +179,27 @@ void transpose_block(const typename V::Real* from, int64_t from_pitch, typename 
 }
 
 // Runs along the side whose lines lie far apart, so that no more than a vector's worth of distant lines is open at a time: with channel
-// planes a power of two apart, more would evict each other.
+// planes a power of two apart, more would evict each other. So many open lines are more than the processor follows by itself: it is
+// told what is read or written next.
 template <class V>
 void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t rows,
                     int64_t columns) {
+  constexpr int64_t kAhead = 4 * 64 / sizeof(typename V::Real);  // four lines of cache
   const auto block = [&](int64_t i, int64_t j) {
     transpose_block<V>(from + j * from_pitch + i, from_pitch, to + i * to_pitch + j, to_pitch, rows - i, columns - j);
   };
   if (to_pitch > from_pitch) {
     for (int64_t i = 0; i < rows; i += V::lanes)
-      for (int64_t j = 0; j < columns; j += V::lanes) block(i, j);
+      for (int64_t j = 0; j < columns; j += V::lanes) {
+        for (int64_t l = i; l < i + V::lanes && l < rows; ++l) __builtin_prefetch(to + l * to_pitch + j + kAhead, 1);
+        block(i, j);
+      }
   } else {
     for (int64_t j = 0; j < columns; j += V::lanes)
-      for (int64_t i = 0; i < rows; i += V::lanes) block(i, j);
+      for (int64_t i = 0; i < rows; i += V::lanes) {
+        for (int64_t l = j; l < j + V::lanes && l < columns; ++l) __builtin_prefetch(from + l * from_pitch + i + kAhead);
+        block(i, j);
+      }
   }
 }
 
