@@ -365,9 +365,8 @@ class DepthwiseWeights final : public Plan {
           b.push_back(row), to.push_back(sums + (k1 * axis->w + k2) * channels_);
         }
       }
-      tiles_->depthwise_sums(
-          {x + i * x_position, x_position, b.data(), axis->stride * y.position, to.data(), int64_t(b.size()), count, channels_,
-           ahead.data(), int64_t(ahead.size())});
+      tiles_->depthwise_sums({x + i * x_position, x_position, b.data(), axis->stride * y.position, to.data(), int64_t(b.size()),
+                              count, channels_, ahead.data(), int64_t(ahead.size())});
     });
   }
 
