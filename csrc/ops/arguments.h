@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors and attributes -> what is to be computed. Every check and every message of the operators is here, once, for concrete
-// and for symbolic sizes; CPU, CUDA and Meta share them.
+// Tensors and attributes -> what is to be computed, of the public operators (resolve.cpp) and of the private ones
+// (arguments.cpp). Every check and every message is there, once, for concrete and for symbolic sizes; CPU, CUDA and Meta share
+// them.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>
