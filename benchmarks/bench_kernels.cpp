@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every kernel of the list on every real layer of tests/cases.txt that it accepts, for each operation in both layouts and in the
 // types that layers have, on one thread: GFLOP/s, and the fraction of the peak, of multiply-adds of float32 or of what the
-// instruction set has for bf16, that the run itself measures before and after.
+// instruction set has for bf16, that the run itself measures before and after. `cold_ms` is the time where nothing is in cache,
+// as in a training loop whose other layers have been there since.
 //   bench_kernels --benchmark_filter=gather__avx512/conv_transpose/f32
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -43,6 +45,22 @@ struct Operand {
   Operand(const Operand&) = delete;
 };
 
+// The median time of a call, in milliseconds, before each of which all caches, and what they hold of page tables, are filled
+// anew.
+template <class Call>
+double cold_milliseconds(Call call) {
+  static std::vector<int> other(size_t(32) << 20);
+  double times[5];
+  for (double& time : times) {
+    for (size_t i = 0; i < other.size(); i += 16) ++other[i];  // each line
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    time = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  }
+  std::sort(std::begin(times), std::end(times));
+  return times[2];
+}
+
 void run(benchmark::State& state, const Problem& problem, const char* kernel, double peak) {
   const auto plan = cpu::make_plan(problem, cpu::active_isa(), 1, kernel);
   const cpu::Parallel serial{1, [](int64_t count, const std::function<void(int64_t, int)>& task) {
@@ -53,11 +71,13 @@ void run(benchmark::State& state, const Problem& problem, const char* kernel, do
   const Operand x(g.x_size(), 0.5f), w(g.w_size(), 0.25f), y(g.y_size(), 0.125f), bias(g.groups * g.y_channels, 1.f);
   const Operand workspace(plan->workspace_bytes() / int64_t(sizeof(float)) + 1, 0.f);
   const std::clock_t start = std::clock();  // processor time, as others may be using the core
-  for (auto _ : state) plan->run({x.data, w.data, y.data, problem.bias ? bias.data : nullptr, workspace.data}, serial);
+  const auto call = [&] { plan->run({x.data, w.data, y.data, problem.bias ? bias.data : nullptr, workspace.data}, serial); };
+  for (auto _ : state) call();
   const double seconds = double(std::clock() - start) / CLOCKS_PER_SEC / double(state.iterations());
   const double flops = 2.0 * double(g.batch * g.groups * g.x_channels * g.y_channels) * double(g.x_positions() * g.w_positions());
   state.counters["GFLOP/s"] = flops / seconds / 1e9;
   state.counters["of_peak"] = flops / seconds / 1e9 / peak;
+  state.counters["cold_ms"] = cold_milliseconds(call);
   state.SetLabel(plan->describe());
 }
 
