@@ -38,7 +38,8 @@ void check_output_padding(const char* op, const Attributes& attributes) {
   }
 }
 
-void check_attributes(const char* op, const Attributes& attributes, int64_t axes) {
+// Returns the value of auto_pad.
+AutoPad check_attributes(const char* op, const Attributes& attributes, int64_t axes) {
   check_length(op, "strides", attributes.strides, axes);
   check_length(op, "pads_begin", attributes.pads_begin, axes);
   check_length(op, "pads_end", attributes.pads_end, axes);
@@ -48,9 +49,30 @@ void check_attributes(const char* op, const Attributes& attributes, int64_t axes
   check_at_least(op, "pads_begin", attributes.pads_begin, 0);
   check_at_least(op, "pads_end", attributes.pads_end, 0);
   TORCH_EXT_CHECK_SYM(attributes.groups.sym_ge(1), op, ": groups = ", attributes.groups, " must be >= 1");
-  if (!attributes.output_padding) return;
-  check_length(op, "output_padding", *attributes.output_padding, axes);
-  check_output_padding(op, attributes);
+  if (attributes.output_padding) {
+    check_length(op, "output_padding", *attributes.output_padding, axes);
+    check_output_padding(op, attributes);
+  }
+  return parse_auto_pad(op, attributes.auto_pad);
+}
+
+// Two operands of one kind; returns their rank.
+int64_t check_operands(const char* op, const char* first_name, const Tensor& first, const char* second_name,
+                       const Tensor& second) {
+  check_kind(op, first_name, first);
+  check_kind(op, second_name, second);
+  check_alike_or_cast(op, second_name, second, first_name, first);
+  const int64_t rank = check_data_rank(op, first_name, first);
+  check_same_rank(op, second_name, second.dim(), first_name, rank);
+  return rank;
+}
+
+// Extents and offsets are still to come.
+Resolved formats_of(const Names& names, const Attributes& attributes) {
+  return {{},
+          {},
+          DataFormat::parse(names.op, attributes.data_format),
+          WeightsFormat::parse(names.op, names.weights_format, attributes.weights_format)};
 }
 
 // pads_begin and pads_end of one axis under auto_pad.
@@ -75,17 +97,9 @@ bool is_explicit(const char* op, std::string_view auto_pad) { return parse_auto_
 Resolved resolve_conv_transpose(const Names& names, const Tensor& src, const Tensor& weights, const std::optional<Tensor>& bias,
                                 const Attributes& attributes) {
   const char* op = names.op;
-  check_kind(op, names.src, src);
-  check_kind(op, names.weights, weights);
-  check_alike_or_cast(op, names.weights, weights, names.src, src);
-  const int64_t axes = check_data_rank(op, names.src, src) - 2;
-  check_same_rank(op, names.weights, weights.dim(), names.src, src.dim());
-  check_attributes(op, attributes, axes);
-  const AutoPad auto_pad = parse_auto_pad(op, attributes.auto_pad);
-  Resolved r{{},
-             {},
-             DataFormat::parse(op, attributes.data_format),
-             WeightsFormat::parse(op, names.weights_format, attributes.weights_format)};
+  const int64_t axes = check_operands(op, names.src, src, names.weights, weights) - 2;
+  const AutoPad auto_pad = check_attributes(op, attributes, axes);
+  Resolved r = formats_of(names, attributes);
   const DataSizes x(src, r.data_format);
   const WeightsSizes w(weights.sym_sizes(), r.weights_format);
   check_kernel(op, names.weights, w.kernel);
@@ -111,17 +125,9 @@ Resolved resolve_conv_transpose(const Names& names, const Tensor& src, const Ten
 
 Resolved resolve_backward_data(const Names& names, const Tensor& diff_dst, const Tensor& weights, const Attributes& attributes) {
   const char* op = names.op;
-  check_kind(op, names.dst, diff_dst);
-  check_kind(op, names.weights, weights);
-  check_alike_or_cast(op, names.weights, weights, names.dst, diff_dst);
-  const int64_t axes = check_data_rank(op, names.dst, diff_dst) - 2;
-  check_same_rank(op, names.weights, weights.dim(), names.dst, diff_dst.dim());
-  check_attributes(op, attributes, axes);
-  const AutoPad auto_pad = parse_auto_pad(op, attributes.auto_pad);
-  Resolved r{{},
-             {},
-             DataFormat::parse(op, attributes.data_format),
-             WeightsFormat::parse(op, names.weights_format, attributes.weights_format)};
+  const int64_t axes = check_operands(op, names.dst, diff_dst, names.weights, weights) - 2;
+  const AutoPad auto_pad = check_attributes(op, attributes, axes);
+  Resolved r = formats_of(names, attributes);
   const DataSizes y(diff_dst, r.data_format);
   const WeightsSizes w(weights.sym_sizes(), r.weights_format);
   check_kernel(op, names.weights, w.kernel);
@@ -153,21 +159,13 @@ Resolved resolve_backward_data(const Names& names, const Tensor& diff_dst, const
 Resolved resolve_backward_weights(const Names& names, const Tensor& src, const Tensor& diff_dst, const Attributes& attributes,
                                   OptionalSymInts weights_shape) {
   const char* op = names.op;
-  check_kind(op, names.src, src);
-  check_kind(op, names.dst, diff_dst);
-  check_alike_or_cast(op, names.dst, diff_dst, names.src, src);
-  const int64_t rank = check_data_rank(op, names.src, src), axes = rank - 2;
-  check_same_rank(op, names.dst, diff_dst.dim(), names.src, rank);
+  const int64_t rank = check_operands(op, names.src, src, names.dst, diff_dst), axes = rank - 2;
   TORCH_CHECK(weights_shape.has_value(), op, ": ", names.weights, " is required: the kernel's extents cannot be told from ",
               names.src, " and ", names.dst);
   TORCH_CHECK(int64_t(weights_shape->size()) == rank, op, ": ", names.weights, " must have ", rank, " values, got ",
               weights_shape->size(), " values ", *weights_shape);
-  check_attributes(op, attributes, axes);
-  const AutoPad auto_pad = parse_auto_pad(op, attributes.auto_pad);
-  Resolved r{{},
-             {},
-             DataFormat::parse(op, attributes.data_format),
-             WeightsFormat::parse(op, names.weights_format, attributes.weights_format)};
+  const AutoPad auto_pad = check_attributes(op, attributes, axes);
+  Resolved r = formats_of(names, attributes);
   const DataSizes x(src, r.data_format), y(diff_dst, r.data_format);
   const WeightsSizes w(*weights_shape, r.weights_format);
   check_kernel(op, names.weights, w.kernel);
@@ -212,9 +210,8 @@ Resolved resolve_output_shape(const Names& names, const Tensor& src, const Tenso
   unpadded.pads_begin = unpadded.pads_end = zeros;
   unpadded.auto_pad = "none";
   check_data_rank(op, names.src, src);
-  check_attributes(op, attributes, src.dim() - 2);
+  const AutoPad auto_pad = check_attributes(op, attributes, src.dim() - 2);
   Resolved r = resolve_conv_transpose(names, src, weights, std::nullopt, unpadded);
-  const AutoPad auto_pad = parse_auto_pad(op, attributes.auto_pad);
   const int64_t rank = src.dim(), axes = rank - 2, given = int64_t(output_shape.size());
   TORCH_CHECK(given == axes || given == rank, op, ": output_shape must have ", axes, " values (the spatial extents) or ", rank,
               " (the full shape), got ", given, " values ", output_shape);
