@@ -233,9 +233,10 @@ class Depthwise final : public Plan {
         Real* const out = to + ((j - first) * axis.out_step + r) * position;
         ahead.clear();
         if (out_.in_place()) ahead.push_back({out + out_ahead_, axis.out_step * position});
-        for (const Row& row : rows)
-          for (int64_t u = 0; in_.in_place() && u < axis.in_step; ++u)
-            ahead.push_back({row.in + (j * axis.in_step + u) * in_position + in_ahead_, axis.in_step * in_position});
+        if (in_.in_place())
+          for (const Row& row : rows)
+            for (int64_t u = 0; u < axis.in_step; ++u)
+              ahead.push_back({row.in + (j * axis.in_step + u) * in_position + in_ahead_, axis.in_step * in_position});
         for (int64_t c = 0; c < channels_; c += kChannels) {
           tiles_->depthwise({in.data(), weights.data(), int64_t(in.size()), axis.in_step * in_position, positions,
                              std::min(kChannels, channels_ - c), bias + c, out + c, axis.out_step * position, ahead.data(),

@@ -81,11 +81,7 @@ SymSizes checked_result_sizes(Operation operation, const Tensor& first, const Te
                               const Form& form) {
   const OperandNames names = operand_names(operation);
   const char* op = names.op;
-  check_kind(op, names.first, first);
-  check_kind(op, names.second, second);
-  check_alike(op, names.second, second, names.first, first);
-  const int64_t rank = check_data_rank(op, names.first, first), axes = rank - 2;
-  check_same_rank(op, names.second, second.dim(), names.first, rank);
+  const int64_t rank = check_operands(op, names.first, first, names.second, second, check_alike), axes = rank - 2;
   check_length(op, "size", form.size, axes);
   check_length(op, "strides", form.strides, axes);
   check_length(op, "offset", form.offset, axes);

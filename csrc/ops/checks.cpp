@@ -11,14 +11,15 @@ bool supported(at::ScalarType type) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf || type == at::kDouble;
 }
 
-}  // namespace
-
+// A dense tensor of a type that is computed.
 void check_kind(const char* op, const char* name, const Tensor& t) {
   TORCH_CHECK(!t.is_nested(), op, ": ", name, " must be a dense (strided) tensor, got a nested one");
   TORCH_CHECK(t.layout() == at::kStrided, op, ": ", name, " must be a dense (strided) tensor, got layout ", t.layout());
   TORCH_CHECK(supported(t.scalar_type()), op, ": ", name, " must be float32, float64, bfloat16 or float16, got ",
               t.scalar_type());
 }
+
+}  // namespace
 
 void check_alike(const char* op, const char* name, const Tensor& t, const char* first_name, const Tensor& first) {
   TORCH_CHECK(t.scalar_type() == first.scalar_type(), op, ": ", first_name, " is ", first.scalar_type(), " and ", name, " is ",
@@ -40,9 +41,15 @@ int64_t check_data_rank(const char* op, const char* name, const Tensor& t) {
   return t.dim();
 }
 
-void check_same_rank(const char* op, const char* name, int64_t rank, const char* other_name, int64_t other_rank) {
-  TORCH_CHECK(rank == other_rank, op, ": ", name, " must have as many dimensions as ", other_name, " (", other_rank, "), got ",
-              rank);
+int64_t check_operands(const char* op, const char* first_name, const Tensor& first, const char* second_name, const Tensor& second,
+                       decltype(check_alike)* alike) {
+  check_kind(op, first_name, first);
+  check_kind(op, second_name, second);
+  alike(op, second_name, second, first_name, first);
+  const int64_t rank = check_data_rank(op, first_name, first);
+  TORCH_CHECK(second.dim() == rank, op, ": ", second_name, " must have as many dimensions as ", first_name, " (", rank, "), got ",
+              second.dim());
+  return rank;
 }
 
 void check_length(const char* op, const char* name, SymInts values, int64_t axes) {

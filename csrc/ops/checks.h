@@ -26,15 +26,15 @@ SymInt checked(const char* op, const char* what, int64_t axis, Formula formula, 
 
 // ---- Tensors ----------------------------------------------------------------------------------------------------------------
 
-// A dense tensor of a type that is computed.
-void check_kind(const char* op, const char* name, const Tensor& t);
 // One type and one device.
 void check_alike(const char* op, const char* name, const Tensor& t, const char* first_name, const Tensor& first);
 // The same in a public operator, by the names of its arguments. Under autocast types may differ until a private operator casts
 // them.
 void check_alike_or_cast(const char* op, const char* name, const Tensor& t, const char* first_name, const Tensor& first);
 int64_t check_data_rank(const char* op, const char* name, const Tensor& t);
-void check_same_rank(const char* op, const char* name, int64_t rank, const char* other_name, int64_t other_rank);
+// Two dense tensors of types that are computed, alike by one of the two rules above, and of one rank, which it returns.
+int64_t check_operands(const char* op, const char* first_name, const Tensor& first, const char* second_name, const Tensor& second,
+                       decltype(check_alike)* alike);
 
 // ---- Attributes -------------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 // The public operators: attributes of the specification -> extents and offsets.
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cctype>
 
 #include "csrc/ops/checks.h"
@@ -56,17 +55,6 @@ AutoPad check_attributes(const char* op, const Attributes& attributes, int64_t a
   return parse_auto_pad(op, attributes.auto_pad);
 }
 
-// Two operands of one kind; returns their rank.
-int64_t check_operands(const char* op, const char* first_name, const Tensor& first, const char* second_name,
-                       const Tensor& second) {
-  check_kind(op, first_name, first);
-  check_kind(op, second_name, second);
-  check_alike_or_cast(op, second_name, second, first_name, first);
-  const int64_t rank = check_data_rank(op, first_name, first);
-  check_same_rank(op, second_name, second.dim(), first_name, rank);
-  return rank;
-}
-
 // Extents and offsets are still to come.
 Resolved formats_of(const Names& names, const Attributes& attributes) {
   return {{},
@@ -97,7 +85,7 @@ bool is_explicit(const char* op, std::string_view auto_pad) { return parse_auto_
 Resolved resolve_conv_transpose(const Names& names, const Tensor& src, const Tensor& weights, const std::optional<Tensor>& bias,
                                 const Attributes& attributes) {
   const char* op = names.op;
-  const int64_t axes = check_operands(op, names.src, src, names.weights, weights) - 2;
+  const int64_t axes = check_operands(op, names.src, src, names.weights, weights, check_alike_or_cast) - 2;
   const AutoPad auto_pad = check_attributes(op, attributes, axes);
   Resolved r = formats_of(names, attributes);
   const DataSizes x(src, r.data_format);
@@ -125,7 +113,7 @@ Resolved resolve_conv_transpose(const Names& names, const Tensor& src, const Ten
 
 Resolved resolve_backward_data(const Names& names, const Tensor& diff_dst, const Tensor& weights, const Attributes& attributes) {
   const char* op = names.op;
-  const int64_t axes = check_operands(op, names.dst, diff_dst, names.weights, weights) - 2;
+  const int64_t axes = check_operands(op, names.dst, diff_dst, names.weights, weights, check_alike_or_cast) - 2;
   const AutoPad auto_pad = check_attributes(op, attributes, axes);
   Resolved r = formats_of(names, attributes);
   const DataSizes y(diff_dst, r.data_format);
@@ -159,7 +147,7 @@ Resolved resolve_backward_data(const Names& names, const Tensor& diff_dst, const
 Resolved resolve_backward_weights(const Names& names, const Tensor& src, const Tensor& diff_dst, const Attributes& attributes,
                                   OptionalSymInts weights_shape) {
   const char* op = names.op;
-  const int64_t rank = check_operands(op, names.src, src, names.dst, diff_dst), axes = rank - 2;
+  const int64_t rank = check_operands(op, names.src, src, names.dst, diff_dst, check_alike_or_cast), axes = rank - 2;
   TORCH_CHECK(weights_shape.has_value(), op, ": ", names.weights, " is required: the kernel's extents cannot be told from ",
               names.src, " and ", names.dst);
   TORCH_CHECK(int64_t(weights_shape->size()) == rank, op, ": ", names.weights, " must have ", rank, " values, got ",
