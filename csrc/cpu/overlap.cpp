@@ -12,6 +12,7 @@
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/upcoming.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -33,9 +34,6 @@ class Overlap final : public Plan {
   void run(const Buffers& buffers, const Parallel& parallel) const override;
 
  private:
-  struct Range {
-    int64_t begin, end;
-  };
   // What one item computes: cells of the outer axes, of one group of one sample.
   struct Block {
     int64_t sample, group;
@@ -52,9 +50,11 @@ class Overlap final : public Plan {
   Block block(int64_t index) const;
   void pack_weights(const void* weights, Real* packed) const;
   View load(const Buffers& buffers, const Block& block, Real* box) const;
-  void compute(const Block& block, const View& in, const View& out, const Real* weights, const Real* bias, Real* lines) const;
+  void compute(const Block& block, const View& in, const View& out, const Real* weights, const Real* bias, Real* lines,
+               Upcoming& next) const;
   void multiply(const Real* in, int64_t channel_pitch, int64_t count, const std::vector<int64_t>& offsets,
-                const std::vector<const Real*>& weights, Real* lines) const;
+                const std::vector<const Real*>& weights, Real* lines, Upcoming& next) const;
+  Upcoming upcoming(const Buffers& buffers, int64_t index) const;
   void store(const Buffers& buffers, const Block& block, const Real* results) const;
 
   int64_t lanes() const { return tiles_->lanes; }
@@ -62,6 +62,7 @@ class Overlap final : public Plan {
   int64_t rows() const { return columns_ * taps2_; }
   int64_t row_part() const { return parts_of(rows(), parts_of(rows(), tiles_->max_wide_rows)); }
   int64_t group_weights() const { return p_.geometry.axis[0].w * p_.geometry.axis[1].w * rows() * p_.geometry.x_channels; }
+  int64_t most_rows() const { return std::max<int64_t>(1, line_pitch_ / width_); }
   int64_t result_rows(int axis) const { return block_[axis] * axis_[axis].out_step; }
 
   Problem p_;
@@ -194,8 +195,9 @@ void Overlap<Real>::run(const Buffers& buffers, const Parallel& parallel) const 
     } else {
       for (int a = 0; a < 2; ++a) out.origin -= of.cell[a].begin * axis_[a].out_step * out.axis[a];
     }
+    Upcoming next = upcoming(buffers, index + parallel.threads);
     compute(of, load(buffers, of, layout_.at<Real>(scratch, box_part_)), out, weights + of.group * group_weights(),
-            bias + of.group * columns_, layout_.at<Real>(scratch, lines_part_));
+            bias + of.group * columns_, layout_.at<Real>(scratch, lines_part_), next);
     if (!in_place_output_) store(buffers, of, results);
   });
 }
@@ -235,6 +237,29 @@ typename Overlap<Real>::View Overlap<Real>::load(const Buffers& buffers, const B
   return {box - (first[0] * height + first[1]) * width_, box_pitch_, {height * width_, width_}};
 }
 
+template <class Real>
+Upcoming Overlap<Real>::upcoming(const Buffers& buffers, int64_t index) const {
+  if (index >= items()) return Upcoming();
+  const Geometry& g = p_.geometry;
+  const Block b = block(index);
+  const int64_t vectors = parts_of(most_rows() * width_, lanes());
+  const int64_t steps = block_[0] * parts_of(block_[1], most_rows()) * axis_[0].out_step * axis_[1].out_step *
+                        parts_of(rows(), row_part()) * parts_of(vectors, tiles_->max_wide_vectors[row_part()]);
+  Patch read{{b.sample, b.sample + 1}, {b.group * g.x_channels, (b.group + 1) * g.x_channels}, {}}, written = read;
+  written.channel = {b.group * columns_, (b.group + 1) * columns_};
+  for (int a = 0; a < 2; ++a) {
+    int64_t last;
+    axis_[a].reach(b.cell[a].begin, b.cell[a].end, read.axis[a].begin, last);
+    read.axis[a].end = last + 1;
+    written.axis[a] = {b.cell[a].begin * axis_[a].out_step, std::min(b.cell[a].end * axis_[a].out_step, axis_[a].out_extent)};
+  }
+  read.axis[2] = {0, width_}, written.axis[2] = {0, axis_[2].out_extent};
+  Upcoming next(steps);
+  next.reads(p_.type, buffers.x, p_.x, read);
+  next.writes(p_.type, buffers.y, p_.y, written);
+  return next;
+}
+
 // The taps that read a position inside the input for cell j: their deltas fall from tap to tap, so they are [begin, end).
 struct Reached {
   size_t begin, end;
@@ -249,10 +274,10 @@ Reached reached(const std::vector<Tap>& taps, int64_t j, int64_t extent) {
 
 template <class Real>
 void Overlap<Real>::compute(const Block& block, const View& in, const View& out, const Real* weights, const Real* bias,
-                            Real* lines) const {
+                            Real* lines, Upcoming& next) const {
   const Geometry& g = p_.geometry;
   const GatherAxis &axis0 = axis_[0], &axis1 = axis_[1];
-  const int64_t tap_weights = rows() * g.x_channels, most_rows = std::max<int64_t>(1, line_pitch_ / width_);
+  const int64_t tap_weights = rows() * g.x_channels;
   std::vector<int64_t> offsets;
   std::vector<const Real*> tap_pointers;
   for (int64_t r0 = 0; r0 < axis0.out_step; ++r0)
@@ -262,10 +287,10 @@ void Overlap<Real>::compute(const Block& block, const View& in, const View& out,
         if (o0 >= axis0.out_extent) continue;
         const int64_t end1 = std::min(block.cell[1].end, parts_of(axis1.out_extent - r1, axis1.out_step));
         const Reached taps0 = reached(axis0.phases[r0], j0, axis0.in_extent);
-        for (int64_t j1 = block.cell[1].begin, next; j1 < end1; j1 = next) {
+        for (int64_t j1 = block.cell[1].begin, end; j1 < end1; j1 = end) {
           const Reached taps1 = reached(axis1.phases[r1], j1, axis1.in_extent);
-          for (next = j1 + 1; next < end1 && next < j1 + most_rows && reached(axis1.phases[r1], next, axis1.in_extent) == taps1;)
-            ++next;
+          for (end = j1 + 1; end < end1 && end < j1 + most_rows() && reached(axis1.phases[r1], end, axis1.in_extent) == taps1;)
+            ++end;
           offsets.clear(), tap_pointers.clear();
           for (size_t t0 = taps0.begin; t0 < taps0.end; ++t0)
             for (size_t t1 = taps1.begin; t1 < taps1.end; ++t1) {
@@ -273,9 +298,9 @@ void Overlap<Real>::compute(const Block& block, const View& in, const View& out,
               offsets.push_back((j0 + a.delta) * in.axis[0] + (j1 + b.delta) * in.axis[1]);
               tap_pointers.push_back(weights + (a.k * g.axis[1].w + b.k) * tap_weights);
             }
-          multiply(in.origin, in.channel, (next - j1) * width_, offsets, tap_pointers, lines);
+          multiply(in.origin, in.channel, (end - j1) * width_, offsets, tap_pointers, lines, next);
           for (int64_t channel = 0; channel < columns_; ++channel)
-            for (int64_t j = j1; j < next; ++j)
+            for (int64_t j = j1; j < end; ++j)
               tiles_->overlap({lines + channel * taps2_ * line_pitch_ + (j - j1) * width_, line_pitch_, width_,
                                taps_of_phase_.data(), axis_[2].out_step, bias[channel],
                                out.origin + channel * out.channel + o0 * out.axis[0] + (j * axis1.out_step + r1) * out.axis[1],
@@ -288,7 +313,7 @@ void Overlap<Real>::compute(const Block& block, const View& in, const View& out,
 // count.
 template <class Real>
 void Overlap<Real>::multiply(const Real* in, int64_t channel_pitch, int64_t count, const std::vector<int64_t>& offsets,
-                             const std::vector<const Real*>& weights, Real* lines) const {
+                             const std::vector<const Real*>& weights, Real* lines, Upcoming& next) const {
   static constexpr Real kZeros[kWideRows] = {};
   const int64_t depth = p_.geometry.x_channels, taps = int64_t(offsets.size()), vectors = parts_of(count, lanes());
   const int64_t channels = std::clamp<int64_t>(kMaxTerms / std::max<int64_t>(taps, 1), 1, depth);
@@ -304,6 +329,7 @@ void Overlap<Real>::multiply(const Real* in, int64_t channel_pitch, int64_t coun
                                        offsets.data(), of_tile.data(), c ? nullptr : kZeros, lines + m * line_pitch_ + first,
                                        line_pitch_, std::min(part * lanes(), count - first)});
       done += part;
+      next.step();
     }
   }
 }

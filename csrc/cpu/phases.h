@@ -5,13 +5,9 @@
 #include <vector>
 
 #include "csrc/cpu/gather.h"
+#include "csrc/cpu/rounding.h"
 
 namespace torch_ext::cpu {
-
-struct Range {
-  int64_t begin, end;
-  int64_t size() const { return end - begin; }
-};
 
 inline bool meet(Range a, Range b) { return a.begin < b.end && b.begin < a.end; }
 

@@ -56,6 +56,14 @@ void Planes<Real>::load(const void* in, const int64_t* begin, int64_t channels, 
           }
 }
 
+template <class Real>
+void Planes<Real>::reach(const int64_t* begin, Range* axis) const {
+  for (int a = 0; a < kAxes; ++a) {
+    const int64_t first = begin[a] + plane_axis_[a].q_min, step = axis_[a].in_step;
+    axis[a] = {std::max<int64_t>(first * step, 0), std::min((first + extent_[a]) * step, axis_[a].in_extent)};
+  }
+}
+
 template class Planes<float>;
 template class Planes<double>;
 

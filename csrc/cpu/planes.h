@@ -8,6 +8,7 @@
 
 #include "csrc/cpu/gather.h"
 #include "csrc/cpu/pack.h"
+#include "csrc/cpu/rounding.h"
 
 namespace torch_ext::cpu {
 
@@ -57,6 +58,8 @@ class Planes {
   // planes[c*size() + ...] of `channels` channels for the block whose first cell is begin; `in` is where the first channel's
   // position 0 of the sample lies.
   void load(const void* in, const int64_t* begin, int64_t channels, Real* planes) const;
+  // The positions that it reads.
+  void reach(const int64_t* begin, Range* axis) const;
 
  private:
   const Tiles<Real>* tiles_ = nullptr;

@@ -7,6 +7,12 @@
 
 namespace torch_ext::cpu {
 
+// What lies from `begin` up to `end`.
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
 // How many parts of at most `part` make up `value`.
 inline int64_t parts_of(int64_t value, int64_t part) { return (value + part - 1) / part; }
 inline int64_t round_up(int64_t value, int64_t multiple) { return parts_of(value, multiple) * multiple; }

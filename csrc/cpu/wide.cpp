@@ -11,6 +11,7 @@
 #include "csrc/cpu/planes.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/upcoming.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -38,15 +39,17 @@ class Wide final : public Plan {
     int64_t packed;                       // where the phase starts in a group's packed weights
   };
   struct Block {
-    int64_t sample, begin[kAxes], end[kAxes];
+    int64_t sample, batch, begin[kAxes], end[kAxes];  // batch: of groups
   };
 
   void choose_blocks();
   void index_phases();
   int64_t items() const;
+  Block block(int64_t index) const;
+  Upcoming upcoming(const Buffers& buffers, int64_t index) const;
   void pack_weights(const Buffers& buffers, int64_t group, Real* packed) const;
   void compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines, Real* results,
-               const Strides& to) const;
+               const Strides& to, Upcoming& next) const;
   void store(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, const Real* results) const;
 
   int64_t lanes() const { return tiles_->lanes; }
@@ -150,6 +153,41 @@ int64_t Wide<Real>::items() const {
 }
 
 template <class Real>
+typename Wide<Real>::Block Wide<Real>::block(int64_t index) const {
+  Block block;
+  for (int a = kAxes - 1; a >= 0; --a) {
+    const int64_t parts = parts_of(axis_[a].cells, cells_[a]);
+    block.begin[a] = index % parts * cells_[a];
+    block.end[a] = std::min(block.begin[a] + cells_[a], axis_[a].cells);
+    index /= parts;
+  }
+  const int64_t batches = parts_of(p_.geometry.groups, groups_);
+  block.batch = index % batches, block.sample = index / batches;
+  return block;
+}
+
+template <class Real>
+Upcoming Wide<Real>::upcoming(const Buffers& buffers, int64_t index) const {
+  if (index >= items()) return Upcoming();
+  const bool forward = p_.operation == Operation::conv_transpose;
+  const void *in = forward ? buffers.x : buffers.y, *out = forward ? buffers.y : buffers.x;
+  const Block b = block(index);
+  const int64_t first = b.batch * groups_, count = std::min(groups_, p_.geometry.groups - first);
+  const int64_t rows = std::min<int64_t>(columns_, tiles_->max_wide_rows);
+  const int64_t steps = count * parts_of(columns_, rows) * cells_[0] * int64_t(phases_.size()) *
+                        parts_of(line_ / lanes(), tiles_->max_wide_vectors[rows]);
+  Patch read{{b.sample, b.sample + 1}, {first * depth_, (first + count) * depth_}, {}}, written = read;
+  written.channel = {first * columns_, (first + count) * columns_};
+  planes_.reach(b.begin, read.axis);
+  for (int a = 0; a < kAxes; ++a)
+    written.axis[a] = {b.begin[a] * axis_[a].out_step, std::min(b.end[a] * axis_[a].out_step, axis_[a].out_extent)};
+  Upcoming next(steps);
+  next.reads(p_.type, in, in_, read);
+  next.writes(p_.type, out, out_, written);
+  return next;
+}
+
+template <class Real>
 std::string Wide<Real>::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
   return "block " + text(cells_[0]) + "x" + text(cells_[1]) + "x" + text(cells_[2]) + " of " + text(groups_) + " groups, " +
@@ -178,19 +216,13 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     std::byte* scratch = layout_.thread(workspace, thread);
     Real* planes = layout_.at<Real>(scratch, planes_part_);
     Real* results = layout_.at<Real>(scratch, results_part_);
-    Block block;
-    for (int a = kAxes - 1; a >= 0; --a) {
-      const int64_t parts = parts_of(axis_[a].cells, cells_[a]);
-      block.begin[a] = index % parts * cells_[a];
-      block.end[a] = std::min(block.begin[a] + cells_[a], axis_[a].cells);
-      index /= parts;
-    }
-    const int64_t first = index % batches * groups_, count = std::min(groups_, g.groups - first);
-    block.sample = index / batches;
+    const Block block = this->block(index);
+    const int64_t first = block.batch * groups_, count = std::min(groups_, g.groups - first);
     const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
     planes_.load(element(in, p_.type, block.sample * in_.outer + first * depth_ * in_.channel), block.begin, count * depth_,
                  planes);
     std::fill_n(planes + count * depth_ * planes_.size(), line_, Real(0));
+    Upcoming next = upcoming(buffers, index + parallel.threads);
     Real* to = results;
     Strides strides = result_strides();
     if (in_place_output_) {
@@ -201,7 +233,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     }
     for (int64_t i = 0; i < count; ++i)
       compute(block, planes + i * depth_ * planes_.size(), weights + (first + i) * group_weights_, bias + (first + i) * columns_,
-              layout_.at<Real>(scratch, lines_part_), to + i * columns_ * strides.channel, strides);
+              layout_.at<Real>(scratch, lines_part_), to + i * columns_ * strides.channel, strides, next);
     if (!in_place_output_) store(buffers, block, first, count, results);
   });
 }
@@ -225,7 +257,7 @@ void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Real* packe
 // The results of one group in a block: results[column*strides.channel + o*strides.axis] where o counts from the block's corner.
 template <class Real>
 void Wide<Real>::compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines,
-                         Real* results, const Strides& strides) const {
+                         Real* results, const Strides& strides, Upcoming& next) const {
   const int64_t pitch = planes_.pitch(1), height = block.end[1] - block.begin[1], width = block.end[2] - block.begin[2];
   const int64_t vectors = parts_of((height - 1) * pitch + width, lanes()), step = axis_[2].out_step;
   std::vector<const Real*> tap_weights;
@@ -255,6 +287,7 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
                                         c ? nullptr : bias + m, lines + r2 * rows * line_ + done * lanes(), line_,
                                         part * lanes()});
             done += part;
+            next.step();
           }
         }
         for (int64_t i = 0; i < rows; ++i)

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/upcoming.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace torch_ext::cpu {
+
+Upcoming::Rows::Rows(Type type, const void* tensor, const Strides& strides, const Patch& patch, int64_t steps) : left_(1) {
+  struct Extent {
+    int64_t stride, size;
+  } extents[kAxes + 2];
+  int64_t offset = 0, count = 0;
+  const auto add = [&](const Range& range, int64_t stride) {
+    extents[count++] = {stride, std::max<int64_t>(range.size(), 0)};
+    offset += range.begin * stride;
+  };
+  add(patch.sample, strides.outer), add(patch.channel, strides.channel);
+  for (int a = 0; a < kAxes; ++a) add(patch.axis[a], strides.axis[a]);
+  row_ = static_cast<const char*>(tensor) + offset * bytes_of(type);
+  // From the smallest stride on, a row goes as far as each extent ends where the next one begins.
+  std::sort(extents, extents + count, [](const Extent& a, const Extent& b) { return a.stride < b.stride; });
+  int64_t length = 1;
+  size_t loops = 0;
+  for (const Extent& e : extents) {
+    if (left_ == 1 && e.stride == length) {
+      length *= e.size;
+    } else if (e.size != 1) {
+      left_ *= e.size;
+      if (loops < std::size(loops_)) loops_[loops] = {e.size, e.stride * bytes_of(type)};
+      ++loops;
+    }
+  }
+  lines_ = parts_of(length * bytes_of(type), kLine);
+  lines_per_step_ = parts_of(left_ * lines_, std::max<int64_t>(steps, 1));
+  if (lines_ == 0 || loops > std::size(loops_)) left_ = 0;  // nothing, or no two elements side by side
+}
+
+void Upcoming::Rows::next_row() {
+  at_ = 0;
+  --left_;
+  for (Loop& loop : loops_) {
+    row_ += loop.stride;
+    if (++loop.at < loop.extent) return;
+    row_ -= loop.extent * loop.stride;
+    loop.at = 0;
+  }
+}
+
+}  // namespace torch_ext::cpu
