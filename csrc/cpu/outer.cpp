@@ -168,8 +168,10 @@ Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, 
 template <class In>
 void Outer<In>::choose_cut() {
   const Geometry& g = p_.geometry;
-  // Lanes go along the wider side; where both fill a vector, along the one that is contiguous in the result.
-  const bool x_narrow = g.x_channels < lanes(), y_narrow = g.y_channels < lanes();
+  // Lanes go along the side that fills a tile, or is twice the other one; where both or none does, along the one that is
+  // contiguous in the result.
+  const auto narrow = [&](int64_t side, int64_t other) { return side < std::min(tiles_->max_vectors * lanes(), 2 * other); };
+  const bool x_narrow = narrow(g.x_channels, g.y_channels), y_narrow = narrow(g.y_channels, g.x_channels);
   cut_.swapped = !tiles_->a_by_channel && (x_narrow == y_narrow ? p_.w.outer == 1 && g.x_channels > 1 : y_narrow);
   cut_.pitch = round_up(cut_.swapped ? g.x_channels : g.y_channels, lanes());
   const int64_t sums_bytes =

@@ -52,13 +52,14 @@ Extents y_extents(const Geometry& geometry);
 // A permutation of (outer, channel, axis 0, axis 1, axis 2), outermost first.
 using Order = std::array<int, 2 + kAxes>;
 inline constexpr Order kNcx = {0, 1, 2, 3, 4}, kNxc = {0, 2, 3, 4, 1};
-inline constexpr Order kIox = {0, 1, 2, 3, 4}, kXoi = {2, 3, 4, 1, 0}, kXio = {2, 3, 4, 0, 1}, kOix = {1, 0, 2, 3, 4};
+inline constexpr Order kIox = {0, 1, 2, 3, 4}, kXoi = {2, 3, 4, 1, 0}, kXio = {2, 3, 4, 0, 1}, kOix = {1, 0, 2, 3, 4},
+                       kIxo = {0, 2, 3, 4, 1};
 
 struct Layouts {
   Order data, weights;
 };
-inline constexpr Layouts kLayouts[] = {{kNxc, kXoi}, {kNcx, kIox}, {kNxc, kIox}, {kNcx, kXoi},
-                                       {kNxc, kXio}, {kNcx, kXio}, {kNxc, kOix}, {kNcx, kOix}};
+inline constexpr Layouts kLayouts[] = {{kNxc, kXoi}, {kNcx, kIox}, {kNxc, kIox}, {kNcx, kXoi}, {kNxc, kXio},
+                                       {kNcx, kXio}, {kNxc, kOix}, {kNcx, kOix}, {kNxc, kIxo}, {kNcx, kIxo}};
 
 // Strides of a tensor whose elements lie without gaps in `order`.
 Strides dense(const Extents& extents, const Order& order);

@@ -230,7 +230,7 @@ TEST(Cases, RejectLinesWithoutMeaning) {
 
 TEST(Layouts, AreBijectionsOntoMemory) {
   const Extents extents = {2, 3, 4, 1, 5};
-  for (const Order& order : {kNcx, kNxc, kIox, kXoi, kXio, kOix}) {
+  for (const Order& order : {kNcx, kNxc, kIox, kXoi, kXio, kOix, kIxo}) {
     std::set<int64_t> offsets;
     for_each_element(extents, dense(extents, order), [&](int64_t, int64_t offset) { offsets.insert(offset); });
     EXPECT_EQ(int64_t(offsets.size()), count(extents));
@@ -249,6 +249,7 @@ TEST(Layouts, AreThoseOfTheSpecification) {
   EXPECT_EQ(strides(kNxc), (std::vector<int64_t>{360, 1, 90, 18, 3}));
   EXPECT_EQ(strides(kXoi), (std::vector<int64_t>{1, 2, 180, 36, 6}));    // (sp..., OC/g, IC)
   EXPECT_EQ(strides(kXio), (std::vector<int64_t>{3, 1, 180, 36, 6}));    // (sp..., IC, OC/g)
+  EXPECT_EQ(strides(kIxo), (std::vector<int64_t>{360, 1, 90, 18, 3}));   // (IC, sp..., OC/g), channels_last
   EXPECT_EQ(strides(kOix), (std::vector<int64_t>{120, 240, 30, 6, 1}));  // (OC/g, IC, sp...)
 }
 

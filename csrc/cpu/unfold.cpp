@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients of a layer with few output channels (image heads, the last layer of a vocoder), whose products would be too thin
+// for one tap at a time. The taps become channels: with y'[i][(c, k)] = y[c][i*stride - offset + k*dilation], zero where there is
+// no such position,
+//   dx[i][ic] = sum over (c, k) of y'[i][(c, k)] * w[ic][(c, k)],  dw[ic][(c, k)] = sum over i of x[i][ic] * y'[i][(c, k)]
+// are matrix products, over x and w as they lie in memory.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "csrc/core/scalar.h"
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/rounding.h"
+#include "csrc/cpu/scratch.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+constexpr int64_t kBlockBytes = 64 << 10;  // unfolded at a time
+constexpr int64_t kChunk = 16;             // bytes that are copied at a time, some of them beyond the end of a run
+constexpr int64_t kMostChannels = 4;       // of y: above it a tap is a product of its own
+constexpr int64_t kLeastChannels = 16;     // of x: below it most lanes would be empty
+
+// How (c, k) are ordered in a row of w: channels of a tap side by side, or taps of a channel; else neither.
+enum class Order { channels, taps, neither };
+Order order_of(const Problem& p) {
+  const Geometry& g = p.geometry;
+  const auto dense_taps = [&](int64_t step) {
+    for (int a = kAxes - 1; a >= 0; step *= g.axis[a--].w)
+      if (g.axis[a].w > 1 && p.w.axis[a] != step) return false;
+    return true;
+  };
+  if ((g.y_channels == 1 || p.w.channel == 1) && dense_taps(g.y_channels)) return Order::channels;
+  return p.w.channel == g.w_positions() && dense_taps(1) ? Order::taps : Order::neither;
+}
+
+// Elements of a row of y', which are as many as those of a row of w.
+int64_t row_of(const Geometry& g) { return g.y_channels * g.w_positions(); }
+
+// The matrix product. Where the taps of a channel lie side by side, they are the channels of y', and the channels of y are the
+// positions of a kernel whose stride is their number.
+Problem unfolded(Problem p) {
+  const Order order = order_of(p);
+  Geometry& g = p.geometry;
+  const int64_t channels = g.y_channels, row = row_of(g), step = order == Order::taps ? channels : 1;
+  Axis& inner = g.axis[kAxes - 1];
+  for (Axis& a : g.axis) a = {a.x, 1, a.x};
+  inner.w = inner.stride = step;
+  inner.y *= step;
+  g.y_channels = row / step;
+  p.w.channel = 1;
+  std::fill_n(p.w.axis, kAxes, row / step);
+  p.y.channel = 1;
+  p.y.axis[2] = row / step, p.y.axis[1] = inner.x * row, p.y.axis[0] = g.axis[1].x * p.y.axis[1];
+  p.y.outer = g.axis[0].x * p.y.axis[0];
+  return p;
+}
+
+class Unfold final : public Plan {
+ public:
+  Unfold(const Problem& problem, const Request& request);
+  std::string describe() const override {
+    return std::to_string(row_) + " taps of all channels as channels of " + inner_->kernel + " " + inner_->describe();
+  }
+  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  void run(const Buffers& buffers, const Parallel& parallel) const override;
+
+ private:
+  template <class T>
+  void unfold(const T* y, T* to, int64_t index, T* box) const;
+  template <class T>
+  void load(const T* y, const int64_t* begin, const int64_t* extent, T* box) const;
+  bool finite(const void* w) const;
+
+  Problem p_;
+  Order order_;
+  int64_t row_;
+  std::shared_ptr<const Plan> inner_;
+  int64_t block_[kAxes];  // positions of x
+  // The part of y that a block reaches, with zeros around y; channels first or last, as in a row.
+  int64_t box_extent_[kAxes], box_stride_[kAxes], box_channel_, box_size_;
+  std::vector<int64_t> runs_;  // where in the box lies what follows each other in a row, of position 0
+  int64_t run_;                // elements of one
+  Layout layout_;
+  Layout::Part unfolded_part_, inner_part_, box_part_;
+};
+
+Unfold::Unfold(const Problem& problem, const Request& request)
+    : p_(problem), order_(order_of(problem)), row_(row_of(problem.geometry)) {
+  const Geometry& g = p_.geometry;
+  const int64_t bytes = bytes_of(p_.type);
+  inner_ = make_plan(unfolded(p_), request.isa, request.threads);
+  cut_axes([&](int a) { return g.axis[a].x; }, std::max<int64_t>(1, kBlockBytes / (row_ * bytes)), block_);
+  int64_t step = order_ == Order::channels ? g.y_channels : 1;
+  box_channel_ = 1;
+  for (int a = kAxes - 1; a >= 0; --a) {
+    box_extent_[a] = (block_[a] - 1) * g.axis[a].stride + (g.axis[a].w - 1) * g.axis[a].dilation + 1;
+    box_stride_[a] = step;
+    step *= box_extent_[a];
+  }
+  if (order_ == Order::taps) box_channel_ = step;
+  box_size_ = order_ == Order::taps ? step * g.y_channels : step;
+  const bool dense = g.axis[2].dilation == 1;
+  run_ = (dense ? g.axis[2].w : 1) * (order_ == Order::channels ? g.y_channels : 1);
+  for (int64_t c = 0; c < (order_ == Order::taps ? g.y_channels : 1); ++c)
+    for (int64_t k0 = 0; k0 < g.axis[0].w; ++k0)
+      for (int64_t k1 = 0; k1 < g.axis[1].w; ++k1)
+        for (int64_t k2 = 0; k2 < (dense ? 1 : g.axis[2].w); ++k2)
+          runs_.push_back(c * box_channel_ + k0 * g.axis[0].dilation * box_stride_[0] + k1 * g.axis[1].dilation * box_stride_[1] +
+                          k2 * g.axis[2].dilation * box_stride_[2]);
+  unfolded_part_ = layout_.shared(g.batch * g.x_positions() * row_ * bytes);
+  inner_part_ = layout_.shared(inner_->workspace_bytes());
+  box_part_ = layout_.per_thread(box_size_ * bytes + kChunk);
+  layout_.finish(request.threads);
+}
+
+void Unfold::run(const Buffers& buffers, const Parallel& parallel) const {
+  // An infinity or NaN would meet the zeros around y.
+  if (p_.operation == Operation::backward_data && !finite(buffers.w)) return make_direct(p_, {})->run(buffers, parallel);
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  Buffers inner = buffers;
+  inner.y = layout_.at<void>(workspace, unfolded_part_);
+  inner.workspace = layout_.at<void>(workspace, inner_part_);
+  int64_t blocks = p_.geometry.batch;
+  for (int a = 0; a < kAxes; ++a) blocks *= parts_of(p_.geometry.axis[a].x, block_[a]);
+  visit(p_.type, [&](auto scalar) {
+    using T = decltype(scalar);
+    parallel.for_each(blocks, [&](int64_t index, int thread) {
+      unfold(static_cast<const T*>(buffers.y), static_cast<T*>(inner.y), index,
+             layout_.at<T>(layout_.thread(workspace, thread), box_part_));
+    });
+  });
+  inner_->run(inner, parallel);
+  if (p_.operation == Operation::backward_weights && !finite(buffers.w)) make_direct(p_, {})->run(buffers, parallel);
+}
+
+// Rows of y' of one block.
+template <class T>
+void Unfold::unfold(const T* y, T* to, int64_t index, T* box) const {
+  const Axis* axis = p_.geometry.axis;
+  int64_t begin[kAxes], extent[kAxes];
+  for (int a = kAxes - 1; a >= 0; --a) {
+    const int64_t parts = parts_of(axis[a].x, block_[a]);
+    begin[a] = index % parts * block_[a];
+    extent[a] = std::min(block_[a], axis[a].x - begin[a]);
+    index /= parts;
+  }
+  load(y + index * p_.y.outer, begin, extent, box);
+  constexpr int64_t kStep = kChunk / int64_t(sizeof(T));
+  // Here, and not in the object, as the compiler cannot know that the copies leave it alone.
+  const int64_t *const runs = runs_.data(), count = int64_t(runs_.size()), length = run_;
+  for (int64_t i0 = 0; i0 < extent[0]; ++i0)
+    for (int64_t i1 = 0; i1 < extent[1]; ++i1) {
+      T* row = to + (((index * axis[0].x + begin[0] + i0) * axis[1].x + begin[1] + i1) * axis[2].x + begin[2]) * row_;
+      const T* from = box + i0 * axis[0].stride * box_stride_[0] + i1 * axis[1].stride * box_stride_[1];
+      const int64_t step = axis[2].stride * box_stride_[2];
+      for (int64_t i2 = 0; i2 < extent[2] - 1; ++i2, from += step)
+        for (int64_t r = 0; r < count; ++r, row += length) {
+          // What is copied too far is overwritten by the next run.
+          std::memcpy(row, from + runs[r], kChunk);
+          for (int64_t e = kStep; e < length; e += kStep) std::memcpy(row + e, from + runs[r] + e, kChunk);
+        }
+      for (int64_t r = 0; r < count; ++r) row = std::copy_n(from + runs[r], length, row);
+    }
+}
+
+template <class T>
+void Unfold::load(const T* y, const int64_t* begin, const int64_t* extent, T* box) const {
+  const Axis* axis = p_.geometry.axis;
+  std::memset(static_cast<void*>(box), 0, size_t(box_size_) * sizeof(T) + kChunk);
+  Range inside[kAxes];  // of the box
+  int64_t low[kAxes];   // position of y where the box begins
+  for (int a = 0; a < kAxes; ++a) {
+    low[a] = axis[a].reach(begin[a], 0);
+    const int64_t reached = (extent[a] - 1) * axis[a].stride + (axis[a].w - 1) * axis[a].dilation + 1;
+    inside[a] = {std::max<int64_t>(-low[a], 0), std::min(reached, axis[a].y - low[a])};
+    if (inside[a].size() <= 0) return;
+  }
+  const int64_t count = inside[2].size(), channels = p_.geometry.y_channels;
+  for (int64_t b0 = inside[0].begin; b0 < inside[0].end; ++b0)
+    for (int64_t b1 = inside[1].begin; b1 < inside[1].end; ++b1) {
+      const T* line = y + (low[0] + b0) * p_.y.axis[0] + (low[1] + b1) * p_.y.axis[1] + (low[2] + inside[2].begin) * p_.y.axis[2];
+      T* to = box + b0 * box_stride_[0] + b1 * box_stride_[1] + inside[2].begin * box_stride_[2];
+      if (order_ == Order::channels && p_.y.channel == 1 && p_.y.axis[2] == channels) {
+        std::copy_n(line, count * channels, to);
+        continue;
+      }
+      for (int64_t c = 0; c < channels; ++c, line += p_.y.channel, to += box_channel_) {
+        if (p_.y.axis[2] == 1 && box_stride_[2] == 1) {
+          std::copy_n(line, count, to);
+        } else {
+          for (int64_t p = 0; p < count; ++p) to[p * box_stride_[2]] = line[p * p_.y.axis[2]];
+        }
+      }
+    }
+}
+
+bool Unfold::finite(const void* w) const {
+  return visit(p_.type, [&](auto scalar) {
+    using T = decltype(scalar);
+    for (int64_t c = 0; c < p_.geometry.x_channels; ++c) {
+      const T* row = static_cast<const T*>(w) + c * p_.w.outer;
+      if (!std::all_of(row, row + row_, [](T v) { return std::isfinite(widen(v)); })) return false;
+    }
+    return true;
+  });
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
+  const Geometry& g = p.geometry;
+  if (p.operation == Operation::conv_transpose || g.groups > 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0)
+    return nullptr;
+  bool once = true;  // a position of y is reached by one tap of one position of x: this would only copy
+  for (const Axis& a : g.axis) once = once && a.w == a.stride && a.dilation == 1;
+  if (once || order_of(p) == Order::neither) return nullptr;
+  // Rows of y' are written and read again: of 16 bits, up to as many bytes as a row of x has in float32.
+  const bool short_rows = row_of(g) * bytes_of(p.type) <= g.x_channels * std::max<int64_t>(bytes_of(p.type), 4);
+  const bool few = g.y_channels <= kMostChannels && g.x_channels >= kLeastChannels && short_rows;
+  return few || request.by_name ? std::make_shared<Unfold>(p, request) : nullptr;
+}
+
+}  // namespace torch_ext::cpu
