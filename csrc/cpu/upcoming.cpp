@@ -6,7 +6,7 @@
 
 namespace torch_ext::cpu {
 
-Upcoming::Rows::Rows(Type type, const void* tensor, const Strides& strides, const Patch& patch, int64_t steps) : left_(1) {
+PatchLines::PatchLines(Type type, const void* tensor, const Strides& strides, const Patch& patch, int64_t steps) : rows_(1) {
   struct Extent {
     int64_t stride, size;
   } extents[kAxes + 2];
@@ -23,22 +23,22 @@ Upcoming::Rows::Rows(Type type, const void* tensor, const Strides& strides, cons
   int64_t length = 1;
   size_t loops = 0;
   for (const Extent& e : extents) {
-    if (left_ == 1 && e.stride == length) {
+    if (rows_ == 1 && e.stride == length) {
       length *= e.size;
     } else if (e.size != 1) {
-      left_ *= e.size;
+      rows_ *= e.size;
       if (loops < std::size(loops_)) loops_[loops] = {e.size, e.stride * bytes_of(type)};
       ++loops;
     }
   }
   lines_ = parts_of(length * bytes_of(type), kLine);
-  lines_per_step_ = parts_of(left_ * lines_, std::max<int64_t>(steps, 1));
-  if (lines_ == 0 || loops > std::size(loops_)) left_ = 0;  // nothing, or no two elements side by side
+  lines_per_step_ = parts_of(rows_ * lines_, std::max<int64_t>(steps, 1));
+  if (lines_ == 0 || loops > std::size(loops_)) rows_ = 0;  // nothing, or no two elements side by side
 }
 
-void Upcoming::Rows::next_row() {
+void PatchLines::next_row() {
   at_ = 0;
-  --left_;
+  --rows_;
   for (Loop& loop : loops_) {
     row_ += loop.stride;
     if (++loop.at < loop.extent) return;

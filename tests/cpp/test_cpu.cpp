@@ -6,8 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <iterator>
+#include <memory>
+#include <set>
 
 #include "csrc/core/formula.h"
+#include "csrc/cpu/upcoming.h"
 #include "tests/cpp/checks.h"
 
 namespace torch_ext::test {
@@ -431,6 +435,45 @@ TEST(Gather, SumsASampleAlikeInEveryBatch) {
         EXPECT_EQ(harness.run(*alone, of_one, data, shuffled(kThreads)), expected) << kernel << ": " << cpu::describe(of_one);
       }
   }
+}
+
+// ---- What is asked for ahead of time ---------------------------------------------------------------------------------------
+
+// No line twice, none outside, all in so many steps; the last one of a piece may be missing where the piece does not begin a
+// line.
+TEST(PatchLines, CoverAPatch) {
+  const Extents e = {3, 20, 4, 5, 40};
+  const cpu::Patch patches[] = {{{0, 3}, {0, 20}, {{0, 4}, {0, 5}, {0, 40}}},
+                                {{1, 3}, {4, 9}, {{1, 3}, {2, 5}, {0, 40}}},
+                                {{2, 3}, {7, 8}, {{0, 4}, {1, 2}, {3, 31}}},
+                                {{0, 1}, {0, 20}, {{0, 4}, {3, 2}, {0, 40}}}};  // empty
+  const auto memory = std::make_unique<char[]>(size_t(span(e, dense(e, kNcx)) * 8));
+  for (const Order& order : {kNcx, kNxc})
+    for (const cpu::Patch& patch : patches)
+      for (Type type : {Type::f64, Type::bf16})
+        for (int64_t steps : {1, 7, 100000}) {
+          const Strides strides = dense(e, order);
+          std::set<const char*> asked;
+          int64_t asks = 0;
+          cpu::PatchLines lines(type, memory.get(), strides, patch, steps);
+          for (int64_t i = 0; i < steps; ++i) lines.step([&](const char* line) { asked.insert(line), ++asks; });
+          EXPECT_EQ(asks, int64_t(asked.size()));
+          lines.step([](const char*) { ADD_FAILURE() << "more than so many steps"; });
+          std::set<const char*> elements;
+          for (int64_t n = patch.sample.begin; n < patch.sample.end; ++n)
+            for (int64_t c = patch.channel.begin; c < patch.channel.end; ++c)
+              for (int64_t p0 = patch.axis[0].begin; p0 < patch.axis[0].end; ++p0)
+                for (int64_t p1 = patch.axis[1].begin; p1 < patch.axis[1].end; ++p1)
+                  for (int64_t p2 = patch.axis[2].begin; p2 < patch.axis[2].end; ++p2)
+                    elements.insert(memory.get() +
+                                    bytes_of(type) * (n * strides.outer + c * strides.channel + p0 * strides.axis[0] +
+                                                      p1 * strides.axis[1] + p2 * strides.axis[2]));
+          for (const char* line : asked) EXPECT_TRUE(elements.count(line)) << "a line begins outside of the patch";
+          for (const char* element : elements) {
+            const auto next = asked.upper_bound(element);
+            EXPECT_TRUE(next != asked.begin() && element - *std::prev(next) < 64) << "no line for an element";
+          }
+        }
 }
 
 }  // namespace
