@@ -242,11 +242,10 @@ void Gather<In>::run(const Buffers& buffers, const Parallel& parallel, const Wan
     const int64_t slice = index / blocks % slices, group = index / blocks / slices;
     const CellBlock cells = block(index % blocks);
     if (wanted && !wanted(cells, group)) return;
-    if (tiles_->enter) tiles_->enter();
+    const ForTiles<Real> ready(*tiles_);
     const bool done =
         run_block(buffers, cells, group, {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, packed,
                   layout_.thread(workspace, thread));
-    if (tiles_->leave) tiles_->leave();
     if (done) return;
     std::lock_guard lock(mutex);
     left.emplace_back(cells, group);

@@ -274,9 +274,8 @@ bool Outer<In>::sum_all(const Buffers& buffers, const Parallel& parallel, Real* 
   std::atomic<bool> finite{true};
   if (cut_.parts) {
     parallel.for_each(cut_.parts * groups, [&](int64_t index, int thread) {
-      if (tiles_->enter) tiles_->enter();
+      const ForTiles<Real> ready(*tiles_);
       sum_part(buffers, index / groups, index % groups, layout_.thread(workspace, thread), sums + index * group_sums());
-      if (tiles_->leave) tiles_->leave();
     });
     return true;
   }
@@ -293,10 +292,9 @@ bool Outer<In>::sum_all(const Buffers& buffers, const Parallel& parallel, Real* 
     RowView<Real> x_of_group = x, y_of_group = y;
     x_of_group.origin += group * p_.geometry.x_channels * x.channel;
     y_of_group.origin += group * p_.geometry.y_channels * y.channel;
-    if (tiles_->enter) tiles_->enter();
+    const ForTiles<Real> ready(*tiles_);
     sum_unit(x_of_group, y_of_group, tap, slice * unit_rows_, std::min((slice + 1) * unit_rows_, m_), panel,
              sums + group * group_sums());
-    if (tiles_->leave) tiles_->leave();
   });
   return true;
 }

@@ -148,7 +148,7 @@ struct Tiles {
   bool a_by_channel = false;  // how outer tiles read `a`
   int depth_step = 1;         // the depth of gather tiles is a multiple of it
   int row_step = 1;           // rows up to a multiple of it cost the same
-  // Before and after the gather or outer tiles of a thread, where given.
+  // Before and after the gather or outer tiles of a thread, where given (ForTiles).
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;
   int max_wide_rows;
@@ -187,6 +187,23 @@ struct Tiles {
   // Contiguous conversion between the stored type (one that computes in Real) and Real.
   void (*widen)(Type type, const void* from, Real* to, int64_t count);
   void (*narrow)(Type type, const Real* from, void* to, int64_t count);
+};
+
+// While it lives, its thread may call gather and outer tiles.
+template <class Real>
+class ForTiles {
+ public:
+  explicit ForTiles(const Tiles<Real>& tiles) : tiles_(tiles) {
+    if (tiles_.enter) tiles_.enter();
+  }
+  ~ForTiles() {
+    if (tiles_.leave) tiles_.leave();
+  }
+  ForTiles(const ForTiles&) = delete;
+  ForTiles& operator=(const ForTiles&) = delete;
+
+ private:
+  const Tiles<Real>& tiles_;
 };
 
 // The best tiles for the instruction set.
