@@ -1,5 +1,6 @@
 """Who is measured. Each peer turns a layer into a function to call, or into a reason why it is left out."""
 
+import importlib
 import io
 
 import torch
@@ -95,12 +96,19 @@ def prepacked(channels_last):
     return make
 
 
-def _onnx_model(case):
+def _need(module):
+    """Leaves a peer out where its module is not installed."""
     try:
-        import onnx
-        from onnx import TensorProto, helper, numpy_helper
+        importlib.import_module(module)
     except ImportError as error:
         raise LeftOut(str(error)) from None
+
+
+def _onnx_model(case):
+    _need("onnx")
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
     x, w, b = _tensors(case, torch.float32, False)
     begin, end = case.pads
     node = helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], kernel_shape=case.k, strides=case.s, dilations=case.d,
@@ -121,10 +129,9 @@ def onnxruntime(case, dtype, step, threads):
     """Weights packed beforehand, as onnxruntime does for constants."""
     if dtype != torch.float32 or step != "forward":
         raise LeftOut("float32 inference alone")
-    try:
-        import onnxruntime as ort
-    except ImportError as error:
-        raise LeftOut(str(error)) from None
+    _need("onnxruntime")
+    import onnxruntime as ort
+
     model, x = _onnx_model(case)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -142,10 +149,9 @@ def openvino(case, dtype, step, threads):
     """Weights packed beforehand, as openvino does for constants."""
     if dtype != torch.float32 or step != "forward":
         raise LeftOut("float32 inference alone")
-    try:
-        import openvino as ov
-    except ImportError as error:
-        raise LeftOut(str(error)) from None
+    _need("openvino")
+    import openvino as ov
+
     model, x = _onnx_model(case)
     core = ov.Core()
     core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"})
@@ -159,11 +165,10 @@ def openvino(case, dtype, step, threads):
 
 def jax(case, dtype, step, threads):
     """The convolution that a transposed convolution is: of the dilated input, the kernel turned. Compiled, with what it fuses."""
-    try:
-        import jax
-        import jax.numpy as jnp
-    except ImportError as error:
-        raise LeftOut(str(error)) from None
+    _need("jax")
+    import jax
+    import jax.numpy as jnp
+
     spatial = tuple(range(2, 2 + case.axes))
     begin, end = case.pads
     pads = [(e - 1 - b, e - 1 - t + op) for e, b, t, op in zip(case.reach, begin, end, case.op)]
