@@ -31,7 +31,7 @@ class Dots final : public Plan {
  public:
   Dots(const Problem& problem, Isa isa, int threads);
   std::string describe() const override;
-  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
 
  private:
@@ -58,6 +58,7 @@ class Dots final : public Plan {
   Planes<Real> y_planes_;
   std::vector<int64_t> offsets_;         // of output channels and taps into the planes of y of a group
   std::vector<int64_t> weight_offsets_;  // of those in the tensor; taps that reach nothing are left out
+  std::shared_ptr<const Plan> exact_;    // for values that are not finite
   Layout layout_;
   Layout::Part sums_part_, x_part_, y_part_;
 };
@@ -91,6 +92,7 @@ Dots<Real>::Dots(const Problem& problem, Isa isa, int threads)
   x_part_ = layout_.per_thread(in_place_x_ ? 0 : groups_ * g.x_channels * positions * real);
   y_part_ = layout_.per_thread(block_samples_ * groups_ * g.y_channels * y_planes_.size() * real);
   layout_.finish(threads);
+  exact_ = make_exact_plan(p_, isa, threads);
 }
 
 template <class Real>
@@ -140,7 +142,7 @@ void Dots<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     if (!store(buffers, group, to)) finite = false;
   });
   // An infinity or NaN in x may have met the zeros around y, in taps that do not connect the two.
-  if (!finite) make_direct(p_, {})->run(buffers, parallel);
+  if (!finite) exact_->run(buffers, parallel);
 }
 
 // Adds one block of positions to sums[group][ic][oc, tap].

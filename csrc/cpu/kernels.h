@@ -15,4 +15,9 @@ struct Request {
 #define KERNEL(isa, name, make) std::shared_ptr<Plan> make(const Problem& problem, const Request& request);
 #include "csrc/cpu/kernels.inc"
 #undef KERNEL
+
+// For values that another kernel cannot take: gather or outer, which multiply nothing by a zero that stands for what is not
+// there. Null where there is nothing to compute.
+std::shared_ptr<const Plan> make_exact_plan(const Problem& problem, Isa isa, int threads);
+
 }  // namespace torch_ext::cpu

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which kernel computes a problem: the first of the list that accepts it.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 #include "csrc/cpu/cpu.h"
@@ -62,6 +64,12 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, Isa isa, int threa
     }
   }
   return nullptr;
+}
+
+std::shared_ptr<const Plan> make_exact_plan(const Problem& problem, Isa isa, int threads) {
+  isa = std::min(isa, Isa::avx512);
+  const std::string family = problem.operation == Operation::backward_weights ? "outer__" : "gather__";
+  return make_plan(problem, isa, threads, (family + name_of(isa)).c_str());
 }
 
 std::shared_ptr<const Plan> cached_plan(const Problem& problem, int threads) {

@@ -63,7 +63,7 @@ class Unfold final : public Plan {
   std::string describe() const override {
     return std::to_string(row_) + " taps of all channels as channels of " + inner_->kernel + " " + inner_->describe();
   }
-  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
 
  private:
@@ -76,7 +76,7 @@ class Unfold final : public Plan {
   Problem p_;
   Order order_;
   int64_t row_;
-  std::shared_ptr<const Plan> inner_;
+  std::shared_ptr<const Plan> inner_, exact_;
   int64_t block_[kAxes];  // positions of x
   // The part of y that a block reaches, with zeros around y; channels first or last, as in a row.
   int64_t box_extent_[kAxes], box_stride_[kAxes], box_channel_, box_size_;
@@ -91,6 +91,7 @@ Unfold::Unfold(const Problem& problem, const Request& request)
   const Geometry& g = p_.geometry;
   const int64_t bytes = bytes_of(p_.type);
   inner_ = make_plan(unfolded(p_), request.isa, request.threads);
+  exact_ = make_exact_plan(p_, request.isa, request.threads);
   cut_axes([&](int a) { return g.axis[a].x; }, std::max<int64_t>(1, kBlockBytes / (row_ * bytes)), block_);
   int64_t step = order_ == Order::channels ? g.y_channels : 1;
   box_channel_ = 1;
@@ -117,7 +118,7 @@ Unfold::Unfold(const Problem& problem, const Request& request)
 
 void Unfold::run(const Buffers& buffers, const Parallel& parallel) const {
   // An infinity or NaN would meet the zeros around y.
-  if (p_.operation == Operation::backward_data && !finite(buffers.w)) return make_direct(p_, {})->run(buffers, parallel);
+  if (p_.operation == Operation::backward_data && !finite(buffers.w)) return exact_->run(buffers, parallel);
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   Buffers inner = buffers;
   inner.y = layout_.at<void>(workspace, unfolded_part_);
@@ -132,7 +133,7 @@ void Unfold::run(const Buffers& buffers, const Parallel& parallel) const {
     });
   });
   inner_->run(inner, parallel);
-  if (p_.operation == Operation::backward_weights && !finite(buffers.w)) make_direct(p_, {})->run(buffers, parallel);
+  if (p_.operation == Operation::backward_weights && !finite(buffers.w)) exact_->run(buffers, parallel);
 }
 
 // Rows of y' of one block.

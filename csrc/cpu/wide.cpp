@@ -27,7 +27,7 @@ class Wide final : public Plan {
  public:
   Wide(const Problem& problem, Isa isa, int threads);
   std::string describe() const override;
-  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
 
  private:
@@ -73,6 +73,7 @@ class Wide final : public Plan {
   int64_t group_weights_;  // packed for one group: of the taps that reach a position, and no others
   int64_t line_;           // cells of a flattened plane, in whole vectors
   std::vector<Phase> phases_;
+  std::shared_ptr<const Plan> exact_;  // for values that are not finite
   Layout layout_;
   Layout::Part weights_part_, bias_part_, planes_part_, lines_part_, results_part_;
 };
@@ -100,6 +101,7 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   lines_part_ = layout_.per_thread(axis_[2].out_step * std::min<int64_t>(columns_, tiles_->max_wide_rows) * line_ * real);
   results_part_ = layout_.per_thread(in_place_output_ ? 0 : groups_ * columns_ * result_positions() * real);
   layout_.finish(threads);
+  exact_ = make_exact_plan(p_, isa, threads);
 }
 
 template <class Real>
@@ -211,7 +213,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
       pack_weights(buffers, group, weights + group * group_weights_);
   });
   // An infinity or NaN times the zeros around a plane would spoil positions that do not read it.
-  if (!tiles_->finite(weights, g.groups * group_weights_)) return make_direct(p_, {})->run(buffers, parallel);
+  if (!tiles_->finite(weights, g.groups * group_weights_)) return exact_->run(buffers, parallel);
   parallel.for_each(items(), [&](int64_t index, int thread) {
     std::byte* scratch = layout_.thread(workspace, thread);
     Real* planes = layout_.at<Real>(scratch, planes_part_);

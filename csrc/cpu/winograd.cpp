@@ -142,10 +142,7 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
     out *= block_tiles_[a] * axis_[a].results * axis_[a].out_step();
   }
   const int64_t real = sizeof(float);
-  exact_ = make_plan(p_, isa, threads,
-                     isa == Isa::avx512 ? "gather__avx512"
-                     : isa == Isa::avx2 ? "gather__avx2"
-                                        : "gather__portable");
+  exact_ = make_exact_plan(p_, isa, threads);
   exact_part_ = layout_.shared(exact_->workspace_bytes());
   weights_part_ = layout_.shared(weights_.bytes());  // not touched, like the panels, where weights are packed ahead
   zeros_part_ = layout_.shared(pitch_ * real);
