@@ -110,9 +110,7 @@ void Dots<Real>::choose_blocks() {
 
 template <class Real>
 int64_t Dots<Real>::block_count() const {
-  int64_t count = parts_of(p_.geometry.batch, block_samples_);
-  for (int a = 0; a < kAxes; ++a) count *= parts_of(axis_[a].cells, cells_[a]);
-  return count;
+  return parts_of(p_.geometry.batch, block_samples_) * piece_count([&](int a) { return axis_[a].cells; }, cells_);
 }
 
 template <class Real>
@@ -150,15 +148,11 @@ template <class Real>
 void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch,
                            Real* sums) const {
   const Geometry& g = p_.geometry;
-  int64_t begin[kAxes], extent[kAxes];
-  for (int a = kAxes - 1; a >= 0; --a) {
-    const int64_t parts = parts_of(axis_[a].cells, cells_[a]);
-    begin[a] = index % parts * cells_[a];
-    extent[a] = std::min(cells_[a], axis_[a].cells - begin[a]);
-    index /= parts;
-  }
+  Range cell[kAxes];
+  take_piece(
+      index, [&](int a) { return axis_[a].cells; }, cells_, cell);
   const int64_t first_sample = index * block_samples_, last_sample = std::min(first_sample + block_samples_, g.batch);
-  const int64_t positions = (last_sample - first_sample) * extent[0] * extent[1] * extent[2];
+  const int64_t positions = (last_sample - first_sample) * cell[0].size() * cell[1].size() * cell[2].size();
   const int64_t x_pitch = in_place_x_ ? p_.x.channel : positions, y_sample = groups * g.y_channels * y_planes_.size();
   Real* x_box = layout_.at<Real>(scratch, x_part_);
   Real* y_box = layout_.at<Real>(scratch, y_part_);
@@ -166,18 +160,18 @@ void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group,
   runs.clear();
   for (int64_t n = first_sample; n < last_sample; ++n) {
     Real* y = y_box + (n - first_sample) * y_sample;
-    y_planes_.load(element(buffers.y, p_.type, n * p_.y.outer + group * g.y_channels * p_.y.channel), begin,
-                   groups * g.y_channels, y);
-    for (int64_t i0 = 0; i0 < extent[0]; ++i0)
-      for (int64_t i1 = 0; i1 < extent[1]; ++i1) {
+    y_planes_.load(element(buffers.y, p_.type, n * p_.y.outer + group * g.y_channels * p_.y.channel), cell, groups * g.y_channels,
+                   y);
+    for (int64_t i0 = 0; i0 < cell[0].size(); ++i0)
+      for (int64_t i1 = 0; i1 < cell[1].size(); ++i1) {
         const void* x = element(buffers.x, p_.type,
-                                n * p_.x.outer + group * g.x_channels * p_.x.channel + (begin[0] + i0) * p_.x.axis[0] +
-                                    (begin[1] + i1) * p_.x.axis[1] + begin[2] * p_.x.axis[2]);
-        Real* line = x_box + int64_t(runs.size()) * extent[2];
+                                n * p_.x.outer + group * g.x_channels * p_.x.channel + (cell[0].begin + i0) * p_.x.axis[0] +
+                                    (cell[1].begin + i1) * p_.x.axis[1] + cell[2].begin * p_.x.axis[2]);
+        Real* line = x_box + int64_t(runs.size()) * cell[2].size();
         if (!in_place_x_)
-          load_planes(*tiles_, p_.type, x, p_.x.axis[2], extent[2], p_.x.channel, groups * g.x_channels, line, x_pitch);
-        runs.push_back(
-            {in_place_x_ ? static_cast<const Real*>(x) : line, y + i0 * y_planes_.pitch(0) + i1 * y_planes_.pitch(1), extent[2]});
+          load_planes(*tiles_, p_.type, x, p_.x.axis[2], cell[2].size(), p_.x.channel, groups * g.x_channels, line, x_pitch);
+        runs.push_back({in_place_x_ ? static_cast<const Real*>(x) : line, y + i0 * y_planes_.pitch(0) + i1 * y_planes_.pitch(1),
+                        cell[2].size()});
       }
   }
   for (int64_t i = 0; i < groups; ++i) {

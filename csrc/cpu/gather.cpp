@@ -188,19 +188,14 @@ void Gather<In>::choose_blocks() {
 
 template <class In>
 int64_t Gather<In>::block_count() const {
-  int64_t count = parts_of(p_.geometry.batch, block_samples_);
-  for (int a = 0; a < kAxes; ++a) count *= parts_of(axis_[a].cells, block_cells_[a]);
-  return count;
+  return parts_of(p_.geometry.batch, block_samples_) * piece_count([&](int a) { return axis_[a].cells; }, block_cells_);
 }
 
 template <class In>
 CellBlock Gather<In>::block(int64_t index) const {
   CellBlock b;
-  for (int a = kAxes - 1; a >= 0; --a) {
-    const int64_t parts = parts_of(axis_[a].cells, block_cells_[a]), part = index % parts;
-    b.cell[a] = {part * block_cells_[a], std::min((part + 1) * block_cells_[a], axis_[a].cells)};
-    index /= parts;
-  }
+  take_piece(
+      index, [&](int a) { return axis_[a].cells; }, block_cells_, b.cell);
   b.sample = {index * block_samples_, std::min((index + 1) * block_samples_, p_.geometry.batch)};
   return b;
 }

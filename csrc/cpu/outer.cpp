@@ -200,9 +200,8 @@ void Outer<In>::choose_chunks() {
 
 template <class In>
 int64_t Outer<In>::chunk_count() const {
-  int64_t count = parts_of(p_.geometry.batch, cut_.chunk_samples);
-  for (int a = 0; a < kAxes; ++a) count *= parts_of(p_.geometry.axis[a].x, cut_.chunk_extent[a]);
-  return count;
+  return parts_of(p_.geometry.batch, cut_.chunk_samples) *
+         piece_count([&](int a) { return p_.geometry.axis[a].x; }, cut_.chunk_extent);
 }
 
 template <class In>

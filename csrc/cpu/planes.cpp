@@ -26,10 +26,10 @@ int64_t Planes<Real>::offset(const PlaneTap& t0, const PlaneTap& t1, const Plane
 }
 
 template <class Real>
-void Planes<Real>::load(const void* in, const int64_t* begin, int64_t channels, Real* planes) const {
+void Planes<Real>::load(const void* in, const Range* cell, int64_t channels, Real* planes) const {
   // Input position of the first element of a plane along an axis.
   const auto origin = [&](int a, size_t slot) {
-    return (begin[a] + plane_axis_[a].q_min) * axis_[a].in_step + plane_axis_[a].residues[slot];
+    return (cell[a].begin + plane_axis_[a].q_min) * axis_[a].in_step + plane_axis_[a].residues[slot];
   };
   const auto inside = [&](int a, int64_t i) { return i >= 0 && i < axis_[a].in_extent; };
   Real* line = planes;
@@ -57,9 +57,9 @@ void Planes<Real>::load(const void* in, const int64_t* begin, int64_t channels, 
 }
 
 template <class Real>
-void Planes<Real>::reach(const int64_t* begin, Range* axis) const {
+void Planes<Real>::reach(const Range* cell, Range* axis) const {
   for (int a = 0; a < kAxes; ++a) {
-    const int64_t first = begin[a] + plane_axis_[a].q_min, step = axis_[a].in_step;
+    const int64_t first = cell[a].begin + plane_axis_[a].q_min, step = axis_[a].in_step;
     axis[a] = {std::max<int64_t>(first * step, 0), std::min((first + extent_[a]) * step, axis_[a].in_extent)};
   }
 }

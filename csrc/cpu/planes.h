@@ -55,11 +55,11 @@ class Planes {
   // Of a tap, from the plane of a channel: what cell 0 reads.
   int64_t offset(const PlaneTap& t0, const PlaneTap& t1, const PlaneTap& t2) const;
 
-  // planes[c*size() + ...] of `channels` channels for the block whose first cell is begin; `in` is where the first channel's
+  // planes[c*size() + ...] of `channels` channels for the block of these cells; `in` is where the first channel's
   // position 0 of the sample lies.
-  void load(const void* in, const int64_t* begin, int64_t channels, Real* planes) const;
+  void load(const void* in, const Range* cell, int64_t channels, Real* planes) const;
   // The positions that it reads.
-  void reach(const int64_t* begin, Range* axis) const;
+  void reach(const Range* cell, Range* axis) const;
 
  private:
   const Tiles<Real>* tiles_ = nullptr;

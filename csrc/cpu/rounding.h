@@ -30,6 +30,24 @@ int64_t cut_axes(Extent extent, int64_t room, int64_t* piece, int64_t multiple =
   return room;
 }
 
+// How many pieces that leaves of all axes.
+template <class Extent>
+int64_t piece_count(Extent extent, const int64_t* piece) {
+  int64_t count = 1;
+  for (int a = 0; a < kAxes; ++a) count *= parts_of(extent(a), piece[a]);
+  return count;
+}
+
+// Takes the piece of each axis out of an index that counts them, the innermost axis fastest; what counts them all remains.
+template <class Extent>
+void take_piece(int64_t& index, Extent extent, const int64_t* piece, Range* taken) {
+  for (int a = kAxes - 1; a >= 0; --a) {
+    const int64_t parts = parts_of(extent(a), piece[a]), begin = index % parts * piece[a];
+    taken[a] = {begin, std::min(begin + piece[a], extent(a))};
+    index /= parts;
+  }
+}
+
 // From which on work is worth being shared by more than 16 threads, up to 64.
 inline constexpr double kManyThreadsFlops = 4e9;
 

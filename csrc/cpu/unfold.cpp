@@ -70,7 +70,7 @@ class Unfold final : public Plan {
   template <class T>
   void unfold(const T* y, T* to, int64_t index, T* box) const;
   template <class T>
-  void load(const T* y, const int64_t* begin, const int64_t* extent, T* box) const;
+  void load(const T* y, const Range* x, T* box) const;
   bool finite(const void* w) const;
 
   Problem p_;
@@ -123,8 +123,7 @@ void Unfold::run(const Buffers& buffers, const Parallel& parallel) const {
   Buffers inner = buffers;
   inner.y = layout_.at<void>(workspace, unfolded_part_);
   inner.workspace = layout_.at<void>(workspace, inner_part_);
-  int64_t blocks = p_.geometry.batch;
-  for (int a = 0; a < kAxes; ++a) blocks *= parts_of(p_.geometry.axis[a].x, block_[a]);
+  const int64_t blocks = p_.geometry.batch * piece_count([&](int a) { return p_.geometry.axis[a].x; }, block_);
   visit(p_.type, [&](auto scalar) {
     using T = decltype(scalar);
     parallel.for_each(blocks, [&](int64_t index, int thread) {
@@ -140,23 +139,19 @@ void Unfold::run(const Buffers& buffers, const Parallel& parallel) const {
 template <class T>
 void Unfold::unfold(const T* y, T* to, int64_t index, T* box) const {
   const Axis* axis = p_.geometry.axis;
-  int64_t begin[kAxes], extent[kAxes];
-  for (int a = kAxes - 1; a >= 0; --a) {
-    const int64_t parts = parts_of(axis[a].x, block_[a]);
-    begin[a] = index % parts * block_[a];
-    extent[a] = std::min(block_[a], axis[a].x - begin[a]);
-    index /= parts;
-  }
-  load(y + index * p_.y.outer, begin, extent, box);
+  Range x[kAxes];
+  take_piece(
+      index, [&](int a) { return axis[a].x; }, block_, x);
+  load(y + index * p_.y.outer, x, box);
   constexpr int64_t kStep = kChunk / int64_t(sizeof(T));
   // Here, and not in the object, as the compiler cannot know that the copies leave it alone.
   const int64_t *const runs = runs_.data(), count = int64_t(runs_.size()), length = run_;
-  for (int64_t i0 = 0; i0 < extent[0]; ++i0)
-    for (int64_t i1 = 0; i1 < extent[1]; ++i1) {
-      T* row = to + (((index * axis[0].x + begin[0] + i0) * axis[1].x + begin[1] + i1) * axis[2].x + begin[2]) * row_;
+  for (int64_t i0 = 0; i0 < x[0].size(); ++i0)
+    for (int64_t i1 = 0; i1 < x[1].size(); ++i1) {
+      T* row = to + (((index * axis[0].x + x[0].begin + i0) * axis[1].x + x[1].begin + i1) * axis[2].x + x[2].begin) * row_;
       const T* from = box + i0 * axis[0].stride * box_stride_[0] + i1 * axis[1].stride * box_stride_[1];
       const int64_t step = axis[2].stride * box_stride_[2];
-      for (int64_t i2 = 0; i2 < extent[2] - 1; ++i2, from += step)
+      for (int64_t i2 = 0; i2 < x[2].size() - 1; ++i2, from += step)
         for (int64_t r = 0; r < count; ++r, row += length) {
           // What is copied too far is overwritten by the next run.
           std::memcpy(row, from + runs[r], kChunk);
@@ -167,14 +162,14 @@ void Unfold::unfold(const T* y, T* to, int64_t index, T* box) const {
 }
 
 template <class T>
-void Unfold::load(const T* y, const int64_t* begin, const int64_t* extent, T* box) const {
+void Unfold::load(const T* y, const Range* x, T* box) const {
   const Axis* axis = p_.geometry.axis;
   std::memset(static_cast<void*>(box), 0, size_t(box_size_) * sizeof(T) + kChunk);
   Range inside[kAxes];  // of the box
   int64_t low[kAxes];   // position of y where the box begins
   for (int a = 0; a < kAxes; ++a) {
-    low[a] = axis[a].reach(begin[a], 0);
-    const int64_t reached = (extent[a] - 1) * axis[a].stride + (axis[a].w - 1) * axis[a].dilation + 1;
+    low[a] = axis[a].reach(x[a].begin, 0);
+    const int64_t reached = (x[a].size() - 1) * axis[a].stride + (axis[a].w - 1) * axis[a].dilation + 1;
     inside[a] = {std::max<int64_t>(-low[a], 0), std::min(reached, axis[a].y - low[a])};
     if (inside[a].size() <= 0) return;
   }

@@ -19,7 +19,9 @@ PatchLines::PatchLines(Type type, const void* tensor, const Strides& strides, co
   for (int a = 0; a < kAxes; ++a) add(patch.axis[a], strides.axis[a]);
   row_ = static_cast<const char*>(tensor) + offset * bytes_of(type);
   // From the smallest stride on, a row goes as far as each extent ends where the next one begins.
-  std::sort(extents, extents + count, [](const Extent& a, const Extent& b) { return a.stride < b.stride; });
+  // (GCC 12 warns of std::sort on so short an array.)
+  std::partial_sort(extents, extents + count, extents + count,
+                    [](const Extent& a, const Extent& b) { return a.stride < b.stride; });
   int64_t length = 1;
   size_t loops = 0;
   for (const Extent& e : extents) {

@@ -39,7 +39,8 @@ class Wide final : public Plan {
     int64_t packed;                       // where the phase starts in a group's packed weights
   };
   struct Block {
-    int64_t sample, batch, begin[kAxes], end[kAxes];  // batch: of groups
+    int64_t sample, batch;  // a batch of groups
+    Range cell[kAxes];
   };
 
   void choose_blocks();
@@ -149,20 +150,14 @@ void Wide<Real>::index_phases() {
 
 template <class Real>
 int64_t Wide<Real>::items() const {
-  int64_t count = p_.geometry.batch * parts_of(p_.geometry.groups, groups_);
-  for (int a = 0; a < kAxes; ++a) count *= parts_of(axis_[a].cells, cells_[a]);
-  return count;
+  return p_.geometry.batch * parts_of(p_.geometry.groups, groups_) * piece_count([&](int a) { return axis_[a].cells; }, cells_);
 }
 
 template <class Real>
 typename Wide<Real>::Block Wide<Real>::block(int64_t index) const {
   Block block;
-  for (int a = kAxes - 1; a >= 0; --a) {
-    const int64_t parts = parts_of(axis_[a].cells, cells_[a]);
-    block.begin[a] = index % parts * cells_[a];
-    block.end[a] = std::min(block.begin[a] + cells_[a], axis_[a].cells);
-    index /= parts;
-  }
+  take_piece(
+      index, [&](int a) { return axis_[a].cells; }, cells_, block.cell);
   const int64_t batches = parts_of(p_.geometry.groups, groups_);
   block.batch = index % batches, block.sample = index / batches;
   return block;
@@ -180,9 +175,9 @@ Upcoming Wide<Real>::upcoming(const Buffers& buffers, int64_t index) const {
                         parts_of(line_ / lanes(), tiles_->max_wide_vectors[rows]);
   Patch read{{b.sample, b.sample + 1}, {first * depth_, (first + count) * depth_}, {}}, written = read;
   written.channel = {first * columns_, (first + count) * columns_};
-  planes_.reach(b.begin, read.axis);
+  planes_.reach(b.cell, read.axis);
   for (int a = 0; a < kAxes; ++a)
-    written.axis[a] = {b.begin[a] * axis_[a].out_step, std::min(b.end[a] * axis_[a].out_step, axis_[a].out_extent)};
+    written.axis[a] = {b.cell[a].begin * axis_[a].out_step, std::min(b.cell[a].end * axis_[a].out_step, axis_[a].out_extent)};
   Upcoming next(steps);
   next.reads(p_.type, in, in_, read);
   next.writes(p_.type, out, out_, written);
@@ -221,7 +216,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     const Block block = this->block(index);
     const int64_t first = block.batch * groups_, count = std::min(groups_, g.groups - first);
     const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
-    planes_.load(element(in, p_.type, block.sample * in_.outer + first * depth_ * in_.channel), block.begin, count * depth_,
+    planes_.load(element(in, p_.type, block.sample * in_.outer + first * depth_ * in_.channel), block.cell, count * depth_,
                  planes);
     std::fill_n(planes + count * depth_ * planes_.size(), line_, Real(0));
     Upcoming next = upcoming(buffers, index + parallel.threads);
@@ -231,7 +226,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
       strides = out_;
       to = static_cast<Real*>(p_.operation == Operation::conv_transpose ? buffers.y : buffers.x) + block.sample * out_.outer +
            first * columns_ * out_.channel;
-      for (int a = 0; a < kAxes; ++a) to += block.begin[a] * axis_[a].out_step * out_.axis[a];
+      for (int a = 0; a < kAxes; ++a) to += block.cell[a].begin * axis_[a].out_step * out_.axis[a];
     }
     for (int64_t i = 0; i < count; ++i)
       compute(block, planes + i * depth_ * planes_.size(), weights + (first + i) * group_weights_, bias + (first + i) * columns_,
@@ -260,15 +255,15 @@ void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Real* packe
 template <class Real>
 void Wide<Real>::compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines,
                          Real* results, const Strides& strides, Upcoming& next) const {
-  const int64_t pitch = planes_.pitch(1), height = block.end[1] - block.begin[1], width = block.end[2] - block.begin[2];
+  const int64_t pitch = planes_.pitch(1), height = block.cell[1].size(), width = block.cell[2].size();
   const int64_t vectors = parts_of((height - 1) * pitch + width, lanes()), step = axis_[2].out_step;
   std::vector<const Real*> tap_weights;
   int64_t extent[kAxes];  // of the results
   for (int a = 0; a < kAxes; ++a)
-    extent[a] = std::min(block.end[a] * axis_[a].out_step, axis_[a].out_extent) - block.begin[a] * axis_[a].out_step;
+    extent[a] = std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent) - block.cell[a].begin * axis_[a].out_step;
   for (int64_t m = 0; m < columns_; m += tiles_->max_wide_rows) {
     const int64_t rows = std::min<int64_t>(tiles_->max_wide_rows, columns_ - m), most = tiles_->max_wide_vectors[rows];
-    for (int64_t j0 = 0; j0 < block.end[0] - block.begin[0]; ++j0)
+    for (int64_t j0 = 0; j0 < block.cell[0].size(); ++j0)
       for (size_t first = 0; first < phases_.size(); first += size_t(step)) {
         const int64_t o0 = j0 * axis_[0].out_step + phases_[first].r[0];
         if (o0 >= extent[0]) continue;
@@ -305,8 +300,8 @@ void Wide<Real>::store(const Buffers& buffers, const Block& block, int64_t group
   void* out = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
   int64_t begin[kAxes], extent[kAxes];
   for (int a = 0; a < kAxes; ++a) {
-    begin[a] = block.begin[a] * axis_[a].out_step;
-    extent[a] = std::min(block.end[a] * axis_[a].out_step, axis_[a].out_extent) - begin[a];
+    begin[a] = block.cell[a].begin * axis_[a].out_step;
+    extent[a] = std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent) - begin[a];
   }
   const int64_t start = block.sample * out_.outer + group * columns_ * out_.channel + begin[2] * out_.axis[2];
   for (int64_t o0 = 0; o0 < extent[0]; ++o0)

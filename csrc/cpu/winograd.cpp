@@ -49,7 +49,7 @@ class Winograd final : public Plan {
  public:
   Winograd(const Problem& problem, Isa isa, int threads);
   std::string describe() const override;
-  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
   std::string packing() const override;
   int64_t packed_bytes() const override { return int64_t(sizeof(PackedHeader)) + weights_.bytes(); }
@@ -58,10 +58,9 @@ class Winograd final : public Plan {
 
  private:
   struct Block {
-    int64_t sample_begin, sample_end, begin[kAxes], end[kAxes];  // tiles
-    int64_t tiles() const {
-      return (sample_end - sample_begin) * (end[0] - begin[0]) * (end[1] - begin[1]) * (end[2] - begin[2]);
-    }
+    int64_t sample_begin, sample_end;
+    Range tile[kAxes];
+    int64_t tiles() const { return (sample_end - sample_begin) * tile[0].size() * tile[1].size() * tile[2].size(); }
   };
   // Where rows of channels lie: sample 0, position 0, and the strides from there.
   struct Rows {
@@ -83,8 +82,8 @@ class Winograd final : public Plan {
   void run_block(const Buffers& buffers, const Block& block, int64_t group, int64_t first_panel, const float* weights,
                  std::byte* scratch, std::atomic<bool>& finite) const;
   // The output positions of a block along an axis, some of them outside.
-  int64_t out_low(const Block& b, int a) const { return axis_[a].write(b.begin[a], 0, 0); }
-  int64_t out_extent(const Block& b, int a) const { return (b.end[a] - b.begin[a]) * axis_[a].results * axis_[a].out_step(); }
+  int64_t out_low(const Block& b, int a) const { return axis_[a].write(b.tile[a].begin, 0, 0); }
+  int64_t out_extent(const Block& b, int a) const { return b.tile[a].size() * axis_[a].results * axis_[a].out_step(); }
 
   int64_t lanes() const { return tiles_->lanes; }
 
@@ -103,8 +102,8 @@ class Winograd final : public Plan {
   bool in_place_input_, in_place_output_;
   std::shared_ptr<const Plan> exact_;  // for non-finite values, which a transform would spread
   Layout layout_;
-  Layout::Part exact_part_, weights_part_, zeros_part_, bias_part_, panels_part_, box_part_, input_part_, products_part_,
-      out_part_, pointers_part_, stage_part_;
+  Layout::Part weights_part_, zeros_part_, bias_part_, panels_part_, box_part_, input_part_, products_part_, out_part_,
+      pointers_part_, stage_part_;
 };
 
 Winograd::Winograd(const Problem& problem, Isa isa, int threads)
@@ -143,7 +142,6 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
   }
   const int64_t real = sizeof(float);
   exact_ = make_exact_plan(p_, isa, threads);
-  exact_part_ = layout_.shared(exact_->workspace_bytes());
   weights_part_ = layout_.shared(weights_.bytes());  // not touched, like the panels, where weights are packed ahead
   zeros_part_ = layout_.shared(pitch_ * real);
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
@@ -176,19 +174,13 @@ void Winograd::choose_blocks() {
 int64_t Winograd::items() const { return block_count() * p_.geometry.groups * parts_of(panels_, panels_per_item_); }
 
 int64_t Winograd::block_count() const {
-  int64_t count = parts_of(p_.geometry.batch, block_samples_);
-  for (int a = 0; a < kAxes; ++a) count *= parts_of(axis_[a].tiles, block_tiles_[a]);
-  return count;
+  return parts_of(p_.geometry.batch, block_samples_) * piece_count([&](int a) { return axis_[a].tiles; }, block_tiles_);
 }
 
 Winograd::Block Winograd::block(int64_t index) const {
   Block b;
-  for (int a = kAxes - 1; a >= 0; --a) {
-    const int64_t parts = parts_of(axis_[a].tiles, block_tiles_[a]);
-    b.begin[a] = index % parts * block_tiles_[a];
-    b.end[a] = std::min(b.begin[a] + block_tiles_[a], axis_[a].tiles);
-    index /= parts;
-  }
+  take_piece(
+      index, [&](int a) { return axis_[a].tiles; }, block_tiles_, b.tile);
   b.sample_begin = index * block_samples_;
   b.sample_end = std::min(b.sample_begin + block_samples_, p_.geometry.batch);
   return b;
@@ -245,7 +237,6 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
   if (finite) return;
   Buffers exact = buffers;
   exact.packed = nullptr;
-  exact.workspace = layout_.at<void>(workspace, exact_part_);
   exact_->run(exact, parallel);
 }
 
@@ -273,8 +264,8 @@ Winograd::Rows Winograd::load_input(const Buffers& buffers, const Block& b, int6
   int64_t first[kAxes], offset = 0;
   for (int a = 0; a < kAxes; ++a) {
     const WinogradAxis& axis = axis_[a];
-    const int64_t last = axis.read(b.end[a] - 1, axis.points - 1, forward_ ? 0 : axis.stride - 1);
-    first[a] = std::max<int64_t>(axis.read(b.begin[a], 0, 0), 0);
+    const int64_t last = axis.read(b.tile[a].end - 1, axis.points - 1, forward_ ? 0 : axis.stride - 1);
+    first[a] = std::max<int64_t>(axis.read(b.tile[a].begin, 0, 0), 0);
     shape.extent[a] = std::min(last + 1, axis.in_extent) - first[a];
     if (shape.extent[a] <= 0) return {};
     offset += first[a] * in_.axis[a];
@@ -298,9 +289,9 @@ bool Winograd::transform_input(const Buffers& buffers, const Block& b, int64_t g
   for (const Coordinates& r : in_phases_) {
     float* of_tile = input;
     for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
-      for (int64_t t0 = b.begin[0]; t0 < b.end[0]; ++t0)
-        for (int64_t t1 = b.begin[1]; t1 < b.end[1]; ++t1)
-          for (int64_t t2 = b.begin[2]; t2 < b.end[2]; ++t2, of_tile += pitch_) {
+      for (int64_t t0 = b.tile[0].begin; t0 < b.tile[0].end; ++t0)
+        for (int64_t t1 = b.tile[1].begin; t1 < b.tile[1].end; ++t1)
+          for (int64_t t2 = b.tile[2].begin; t2 < b.tile[2].end; ++t2, of_tile += pitch_) {
             // Offsets along each axis, -1 where there is no input.
             const int64_t t[kAxes] = {t0, t1, t2};
             int64_t at[kAxes][kPoints];
@@ -381,9 +372,9 @@ void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t gro
   }
   int64_t tile = 0;
   for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
-    for (int64_t t0 = b.begin[0]; t0 < b.end[0]; ++t0)
-      for (int64_t t1 = b.begin[1]; t1 < b.end[1]; ++t1)
-        for (int64_t t2 = b.begin[2]; t2 < b.end[2]; ++t2, ++tile) {
+    for (int64_t t0 = b.tile[0].begin; t0 < b.tile[0].end; ++t0)
+      for (int64_t t1 = b.tile[1].begin; t1 < b.tile[1].end; ++t1)
+        for (int64_t t2 = b.tile[2].begin; t2 < b.tile[2].end; ++t2, ++tile) {
           const float* rows[kMostPoints];
           for (int64_t point = 0; point < points_; ++point) rows[point] = products + (point * tiles + tile) * width;
           along_each_axis<kPoints, kResults>(
