@@ -61,6 +61,7 @@ def work(arguments: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from .measure import measure
+    from .peers import LeftOut
 
     threads = int(arguments.threads)
     torch.set_num_threads(threads)
@@ -71,7 +72,10 @@ def work(arguments: argparse.Namespace) -> None:
         for case in arguments.cases:
             for step in steps:
                 progress.set_postfix_str(f"{case.name} {step}")
-                rows.append(measure(case, getattr(torch, arguments.dtype), step, threads, seconds))
+                try:
+                    rows.append(measure(case, getattr(torch, arguments.dtype), step, threads, seconds))
+                except LeftOut as reason:
+                    progress.write(f"left out: {reason}")
                 progress.update()
     arguments.worker.write_text(json.dumps(rows))
 
