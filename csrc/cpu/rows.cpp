@@ -10,26 +10,20 @@ namespace torch_ext::cpu {
 
 template <class In>
 Rows<In>::Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int64_t extent, int64_t channels, const Region& whole,
-               bool by_channel, int64_t step, int64_t gap, int parts, std::vector<bool> used)
+               int64_t step, int64_t gap, std::vector<bool> used)
     : tiles_(&tiles),
       type_(type),
       strides_(strides),
       extent_(extent),
       channels_(channels),
       whole_(whole),
-      by_channel_(by_channel),
       step_(step),
       gap_(gap),
-      parts_(parts),
       used_(std::move(used)),
       in_place_(std::is_same_v<In, Real> && bytes_of(type) == int64_t(sizeof(Real)) && (strides.channel == 1 || channels == 1)) {}
 
 template <class In>
 void Rows<In>::set_room(int64_t room) {
-  if (by_channel_) {
-    pitch_ = round_up(room, 16) + 16;
-    return;
-  }
   // An odd number of cache lines spreads neighbouring rows over all sets of the L1 cache.
   pitch_ = round_up(room, tiles_->lanes);
   if (pitch_ * int64_t(sizeof(Real)) % 128 == 0) pitch_ += 64 / int64_t(sizeof(Real));
@@ -39,8 +33,7 @@ template <class In>
 int64_t Rows<In>::box_bytes(int64_t samples, const int64_t* lengths) const {
   // A tile may read a whole vector of the last row.
   const int64_t rows = parts_of(lengths[2], step_), slack = kMaxLanes * int64_t(sizeof(Real));
-  const int64_t line = (by_channel_ ? line_pitch(rows) : rows) * pitch_ * int64_t(sizeof(Real));
-  return parts_ * (slack + samples * lengths[0] * lengths[1] * line);
+  return slack + samples * lengths[0] * lengths[1] * rows * pitch_ * int64_t(sizeof(Real));
 }
 
 template <class In>
@@ -59,20 +52,18 @@ auto Rows<In>::view(const void* tensor, int64_t group) const -> RowView<Real> {
 
 template <class In>
 auto Rows<In>::boxed(const Region& region, Real* box) const -> RowView<Real> {
-  const int64_t count = rows(region, 2), row = by_channel_ ? 1 : pitch_, channel = by_channel_ ? line_pitch(count) : 1;
-  const int64_t line = pitch_ * (by_channel_ ? channel : count), plane = rows(region, 1) * line;
-  RowView<Real> view{box, rows(region, 0) * plane, {plane, line, row}, channel};
-  view.origin -= region.begin[0] * plane + region.begin[1] * line + region.begin[2] / step_ * row;
+  const int64_t line = rows(region, 2) * pitch_, plane = rows(region, 1) * line;
+  RowView<Real> view{box, rows(region, 0) * plane, {plane, line, pitch_}, 1};
+  view.origin -= region.begin[0] * plane + region.begin[1] * line + region.begin[2] / step_ * pitch_;
   return view;
 }
 
 template <class In>
 auto Rows<In>::load(const void* tensor, int64_t first_channel, int64_t channels, int64_t sample_begin, int64_t sample_end,
-                    const Region& region, Real* box, std::atomic<bool>& finite, int64_t plane) const -> RowView<Real> {
+                    const Region& region, Real* box, std::atomic<bool>& finite) const -> RowView<Real> {
   if (region.empty()) return {};
   const Strides& s = strides_;
   RowView<Real> view = boxed(region, box);
-  view.plane = plane ? plane : (sample_end - sample_begin) * view.sample + kMaxLanes;
   for (int64_t n = sample_begin; n < sample_end; ++n, box += view.sample) {
     const int64_t offset = n * s.outer + first_channel * s.channel;
     if constexpr (std::is_same_v<In, Real>) {
@@ -84,26 +75,12 @@ auto Rows<In>::load(const void* tensor, int64_t first_channel, int64_t channels,
       }
       load_box(*tiles_, type_, element(tensor, type_, corner), shape, box, pitch_);
     } else {
-      // What rows of the line read.
-      const int64_t begin = region.begin[2], low = std::max<int64_t>(begin, 0);
-      const int64_t high = by_channel_ ? region.end[2] : std::min(extent_, begin + (rows(region, 2) - 1) * step_ + gap_ + 1);
       for (int64_t p0 = region.begin[0]; p0 < region.end[0]; ++p0)
         for (int64_t p1 = region.begin[1]; p1 < region.end[1]; ++p1) {
           const void* from = element(tensor, type_, offset + p0 * s.axis[0] + p1 * s.axis[1]);
           Real* to = box + (p0 - region.begin[0]) * view.axis[0] + (p1 - region.begin[1]) * view.axis[1];
-          if constexpr (std::is_same_v<In, SplitBf16>) {
-            thread_local std::vector<uint16_t> stage;
-            const int64_t room = round_up(channels, 32), pitch = parts_ * room;
-            stage.resize(size_t(std::max<int64_t>(high - low, 1) * pitch));
-            const Box line{{1, 1, std::max<int64_t>(high - low, 0)}, {0, 0, s.axis[2]}, channels, s.channel};
-            if (!split_box(*tiles_, type_, element(from, type_, low * s.axis[2]), line, parts_, stage.data(), pitch, room))
-              finite = false;
-            for (int i = 0; i < parts_; ++i)
-              load_line({stage.data() + i * room - low * pitch, pitch, 1}, region, channels, view.channel, to + i * view.plane);
-          } else {
-            const Line line{static_cast<const uint16_t*>(from), s.axis[2], s.channel};
-            if (!load_line(line, region, channels, view.channel, to)) finite = false;
-          }
+          const Line line{static_cast<const uint16_t*>(from), s.axis[2], s.channel};
+          if (!load_pairs(line, region.begin[2], rows(region, 2), channels, to)) finite = false;
         }
     }
   }
@@ -111,14 +88,7 @@ auto Rows<In>::load(const void* tensor, int64_t first_channel, int64_t channels,
   return view;
 }
 
-// Returns whether all is finite.
-template <class In>
-bool Rows<In>::load_line(const Line& line, const Region& region, int64_t channels, int64_t line_pitch, Real* to) const {
-  return by_channel_ ? load_by_channel(line, region.begin[2], region.end[2], channels, line_pitch, to)
-                     : load_pairs(line, region.begin[2], rows(region, 2), channels, to);
-}
-
-// `count` rows of pairs, the first of which starts at position `begin` of the line.
+// `count` rows of pairs, the first of which starts at position `begin` of the line. Returns whether all is finite.
 template <class In>
 bool Rows<In>::load_pairs(Line line, int64_t begin, int64_t count, int64_t channels, Real* to) const {
   if constexpr (Operand<In>::terms == 2) {
@@ -146,27 +116,6 @@ bool Rows<In>::load_pairs(Line line, int64_t begin, int64_t count, int64_t chann
   return false;
 }
 
-// The positions [begin, end) of a line, all inside it, and zeros up to the end of the room for them and for 16 more channels.
-template <class In>
-bool Rows<In>::load_by_channel(const Line& line, int64_t begin, int64_t end, int64_t channels, int64_t line_pitch,
-                               Real* to) const {
-  if constexpr (Operand<In>::terms == 2) {
-    const int64_t step = line.position, count = end - begin, pitch = 2 * line_pitch;
-    const uint16_t* source = line.at + begin * step;
-    auto* halves = reinterpret_cast<uint16_t*>(to);
-    if (line.channel == 1 && channels > 1) {
-      tiles_->transpose_halves(source, step, halves, pitch, channels, count);
-    } else {
-      for (int64_t c = 0; c < channels; ++c)
-        for (int64_t p = 0; p < count; ++p) halves[c * pitch + p] = source[c * line.channel + p * step];
-    }
-    for (int64_t c = 0; c < channels; ++c) std::fill(halves + c * pitch + count, halves + (c + 1) * pitch, uint16_t(0));
-    std::fill(to + channels * line_pitch, to + std::min(channels + 16, pitch_) * line_pitch, Real(0));
-    return tiles_->finite(to, channels * line_pitch);
-  }
-  return false;
-}
-
 template <class In>
 auto Rows<In>::load_all(const void* tensor, int64_t samples, int64_t groups, int64_t slice_bytes, Real* box,
                         const Parallel& parallel, std::atomic<bool>& finite) const -> RowView<Real> {
@@ -176,17 +125,15 @@ auto Rows<In>::load_all(const void* tensor, int64_t samples, int64_t groups, int
   int axis = 0;
   while (axis < kAxes - 1 && whole_.end[axis] - whole_.begin[axis] == 1) ++axis;
   RowView<Real> all = boxed(whole_, box);
-  all.plane = samples * all.sample + kMaxLanes;
   const int64_t step = axis == kAxes - 1 ? step_ : 1, count = rows(whole_, axis);
-  int64_t slice = std::clamp<int64_t>(slice_bytes / (all.axis[axis] * int64_t(sizeof(Real))), 1, count);
-  if (by_channel_ && axis == kAxes - 1) slice = count;  // the lines of channels are whole
+  const int64_t slice = std::clamp<int64_t>(slice_bytes / (all.axis[axis] * int64_t(sizeof(Real))), 1, count);
   const int64_t slices = parts_of(count, slice);
   parallel.for_each(samples * slices, [&](int64_t index, int) {
     const int64_t n = index / slices, first = index % slices * slice;
     Region region = whole_;
     region.begin[axis] += first * step;
     region.end[axis] = std::min(region.begin[axis] + slice * step, region.end[axis]);
-    load(tensor, 0, groups * channels_, n, n + 1, region, box + n * all.sample + first * all.axis[axis], finite, all.plane);
+    load(tensor, 0, groups * channels_, n, n + 1, region, box + n * all.sample + first * all.axis[axis], finite);
   });
   return all;
 }
@@ -194,6 +141,5 @@ auto Rows<In>::load_all(const void* tensor, int64_t samples, int64_t groups, int
 template class Rows<float>;
 template class Rows<double>;
 template class Rows<bf16>;
-template class Rows<SplitBf16>;
 
 }  // namespace torch_ext::cpu

@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // x or y as rows of contiguous channels, which outer-product tiles sum over: in place, or brought to a box. A row holds one
-// position or, where products of pairs of bf16 are summed, two positions of the innermost axis; where those are parts of values,
-// a box has a plane for each part, the largest first.
+// position or, where products of pairs of bf16 are summed, two positions of the innermost axis.
 #pragma once
 #include <atomic>
 #include <vector>
 
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
-#include "csrc/cpu/split.h"
 
 namespace torch_ext::cpu {
 
-// Where row 0 of sample 0 would lie, and the strides from there; axis[2] leads from one row to the next, `plane` from one part to
-// the next.
+// Where row 0 of sample 0 would lie, and the strides from there; axis[2] leads from one row to the next.
 template <class Real>
 struct RowView {
   const Real* origin;
-  int64_t sample, axis[kAxes], channel, plane = 0;
+  int64_t sample, axis[kAxes], channel;
 };
 
 // Positions [begin, end) of each axis.
@@ -35,10 +32,9 @@ class Rows {
   // `whole` is all that is ever read of a sample. Where rows are pairs it may reach beyond the `extent` of the tensor along the
   // innermost axis, where there are zeros; row r begins at position r*step, and its second position is `gap` further on. Of those
   // rows only the ones are read that begin at a position whose remainder is in `used`. `room` is for how many channels of the
-  // tensor's, which has groups of `channels`, a row of a box has room. With `by_channel` the pairs of a line lie side by side in
-  // a box, those of each channel in turn, with 16 zeros behind them.
+  // tensor's, which has groups of `channels`, a row of a box has room.
   Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int64_t extent, int64_t channels, const Region& whole,
-       bool by_channel, int64_t step, int64_t gap, int parts, std::vector<bool> used = {true});
+       int64_t step, int64_t gap, std::vector<bool> used = {true});
   void set_room(int64_t room);
 
   bool in_place() const { return in_place_; }
@@ -48,11 +44,10 @@ class Rows {
 
   // One group in the tensor itself.
   RowView<Real> view(const void* tensor, int64_t group) const;
-  // Brings a region, which begins where a row does, of some samples and channels to the box, with its planes this far apart, or
-  // as close as they fit. `finite` becomes false where rows are pairs and one of them holds an infinity or a NaN, or a value that
-  // cannot be split.
+  // Brings a region, which begins where a row does, of some samples and channels to the box. `finite` becomes false where rows
+  // are pairs and one of them holds an infinity or a NaN.
   RowView<Real> load(const void* tensor, int64_t first_channel, int64_t channels, int64_t sample_begin, int64_t sample_end,
-                     const Region& region, Real* box, std::atomic<bool>& finite, int64_t plane = 0) const;
+                     const Region& region, Real* box, std::atomic<bool>& finite) const;
   // All samples, positions and channels; threads take slices of a sample of about this many bytes at a time.
   RowView<Real> load_all(const void* tensor, int64_t samples, int64_t groups, int64_t slice_bytes, Real* box,
                          const Parallel& parallel, std::atomic<bool>& finite) const;
@@ -61,7 +56,6 @@ class Rows {
   int64_t rows(const Region& region, int axis) const {
     return parts_of(region.end[axis] - region.begin[axis], axis == kAxes - 1 ? step_ : 1);
   }
-  static int64_t line_pitch(int64_t pairs) { return round_up(pairs, 16) + 16; }
   // Strides of a box of the region.
   RowView<Real> boxed(const Region& region, Real* box) const;
   // A line of positions of 16-bit values.
@@ -69,18 +63,14 @@ class Rows {
     const uint16_t* at;
     int64_t position, channel;  // strides
   };
-  bool load_line(const Line& line, const Region& region, int64_t channels, int64_t line_pitch, Real* to) const;
   bool load_pairs(Line line, int64_t begin, int64_t count, int64_t channels, Real* to) const;
-  bool load_by_channel(const Line& line, int64_t begin, int64_t end, int64_t channels, int64_t line_pitch, Real* to) const;
 
   const Tiles<Real>* tiles_;
   Type type_;
   Strides strides_;
   int64_t extent_, channels_;
   Region whole_;
-  bool by_channel_;
   int64_t step_, gap_;
-  int parts_;
   std::vector<bool> used_;
   int64_t pitch_ = 0;
   bool in_place_;

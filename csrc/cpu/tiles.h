@@ -56,8 +56,8 @@ struct OuterTile {
   int64_t out_pitch, columns;
   bool add = true;
   int rows = 0;  // of the tile
-  // Of tables with `a_by_channel` alone, where a_pitch is 1: from a[m] to a[m + 1], up to 16 of which are read beyond the tile's
-  // rows, and up to 16 of a run's elements beyond its count; there is nothing but finite values.
+  // Of tables with `a_by_channel` alone, where a_pitch is 1: from a[m] to a[m + 1], which are there up to a multiple of 16 rows.
+  // Counts of runs are multiples of 16, and columns of b are there up to whole vectors.
   int64_t a_step = 1;
 };
 
@@ -177,6 +177,8 @@ struct Tiles {
   // to[i] = the pair (even[i], odd[i]), zeros for what is null; in tables whose reals are pairs of bf16 alone. Returns whether
   // all is finite.
   bool (*pair)(const uint16_t* even, const uint16_t* odd, Real* to, int64_t count);
+  // to[i*pitch + j] = the pair (rows[2*i][offset + j], rows[2*i + 1][offset + j]) for i < pairs, j < count.
+  void (*pair_rows)(const uint16_t* const* rows, int64_t offset, int64_t pairs, int64_t count, Real* to, int64_t pitch);
   // Splits floats into the bf16 that they are the sum of, to[i*pitch + j] for i < parts, the largest first; what `parts` of them
   // cannot hold is rounded. Returns whether all parts are what they should be: not for infinities, NaN and magnitudes above
   // 2^120, nor below 2^-105, of which the matrix instructions would take parts for zero. In tables whose reals are pairs of bf16

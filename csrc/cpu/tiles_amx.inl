@@ -90,21 +90,11 @@ void amx_outer_tile(const OuterTile<float>& t) {
     const float* a = t.runs[r].a + t.a_offset;
     const float* b = t.runs[r].b + t.b_offset;
     for (int64_t left = t.runs[r].count; left > 0; left -= kRows, a += kUnits, b += kRows * t.b_pitch) {
-      alignas(64) float copy[kRows * width];
-      const float* rows = b;
-      int64_t pitch = t.b_pitch;
-      if (left < kRows) {  // zeros beyond the run
-        for (int64_t p = 0; p < kRows; ++p) {
-          if (p < left) __builtin_memcpy(copy + p * width, b + p * t.b_pitch, width * 4);
-          else __builtin_memset(copy + p * width, 0, width * 4);
-        }
-        rows = copy, pitch = width;
-      }
       Amx::template load<4>(a, t.a_step * 4);
-      Amx::template load<6>(rows, pitch * 4);
+      Amx::template load<6>(b, t.b_pitch * 4);
       Amx::template add_product<0, 4, 6>();
       if constexpr (Vectors > 1) {
-        Amx::template load<7>(rows + kUnits, pitch * 4);
+        Amx::template load<7>(b + kUnits, t.b_pitch * 4);
         Amx::template add_product<1, 4, 7>();
       }
       if constexpr (Blocks > 1) {

@@ -51,24 +51,48 @@ struct Pairs {
 
 #include "csrc/cpu/tiles.inl"
 
-bool pair(const uint16_t* even, const uint16_t* odd, float* to, int64_t count) {
-  const __m512i exponent = _mm512_set1_epi16(0x7f80),
-                half = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4,
+struct Interleaved {
+  __m512i low, high;
+};
+// (even[j], odd[j]), j < 16 and j >= 16.
+Interleaved interleave(__m512i even, __m512i odd) {
+  const __m512i half = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4,
                                         35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i other_half = _mm512_add_epi16(half, _mm512_set1_epi16(16));
+  return {_mm512_permutex2var_epi16(even, half, odd), _mm512_permutex2var_epi16(even, other_half, odd)};
+}
+
+__mmask32 first_halves(int64_t n) { return n >= 32 ? ~__mmask32(0) : (__mmask32(1) << n) - 1; }
+
+bool pair(const uint16_t* even, const uint16_t* odd, float* to, int64_t count) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
   __mmask32 bad = 0;
   for (int64_t i = 0; i < count; i += 2 * Pairs::lanes) {
-    const __mmask32 mask = count - i >= 32 ? ~__mmask32(0) : (__mmask32(1) << (count - i)) - 1;
+    const __mmask32 mask = first_halves(count - i);
     const auto load = [&](const uint16_t* from) {
       return from ? _mm512_maskz_loadu_epi16(mask, from + i) : _mm512_setzero_si512();
     };
     const __m512i a = load(even), b = load(odd);
     bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(a, exponent), exponent);
     bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(b, exponent), exponent);
-    _mm512_mask_storeu_epi32(to + i, __mmask16(mask), _mm512_permutex2var_epi16(a, half, b));
-    if (mask >> 16) _mm512_mask_storeu_epi32(to + i + 16, __mmask16(mask >> 16), _mm512_permutex2var_epi16(a, other_half, b));
+    const Interleaved pairs = interleave(a, b);
+    _mm512_mask_storeu_epi32(to + i, __mmask16(mask), pairs.low);
+    if (mask >> 16) _mm512_mask_storeu_epi32(to + i + 16, __mmask16(mask >> 16), pairs.high);
   }
   return !bad;
+}
+
+void pair_rows(const uint16_t* const* rows, int64_t offset, int64_t pairs, int64_t count, float* to, int64_t pitch) {
+  for (int64_t j = 0; j < count; j += 2 * Pairs::lanes) {
+    const __mmask32 mask = first_halves(count - j);
+    for (int64_t i = 0; i < pairs; ++i) {
+      const __m512i even = _mm512_maskz_loadu_epi16(mask, rows[2 * i] + offset + j);
+      const __m512i odd = _mm512_maskz_loadu_epi16(mask, rows[2 * i + 1] + offset + j);
+      const Interleaved both = interleave(even, odd);
+      _mm512_mask_storeu_epi32(to + i * pitch + j, __mmask16(mask), both.low);
+      if (mask >> 16) _mm512_mask_storeu_epi32(to + i * pitch + j + 16, __mmask16(mask >> 16), both.high);
+    }
+  }
 }
 
 bool finite(const float* values, int64_t count) {
@@ -109,6 +133,7 @@ constexpr Tiles<float> with_pairs(Tiles<float> table) {
   fill_tiles<Pairs, 3>(table, std::make_integer_sequence<int, 8>());
   fill_tiles<Pairs, 4>(table, std::make_integer_sequence<int, 6>());
   table.pair = pair;
+  table.pair_rows = pair_rows;
   table.split = split;
   table.finite = finite;
   return table;

@@ -145,6 +145,13 @@ const cpu::Tiles<float>& tiles() {
       }
       return finite;
     };
+    t.pair_rows = [](const uint16_t* const* rows, int64_t offset, int64_t pairs, int64_t count, float* to, int64_t pitch) {
+      for (int64_t i = 0; i < pairs; ++i)
+        for (int64_t j = 0; j < count; ++j) {
+          const uint16_t pair[] = {rows[2 * i][offset + j], rows[2 * i + 1][offset + j]};
+          std::memcpy(to + i * pitch + j, pair, sizeof(pair));
+        }
+    };
     t.finite = [](const float* values, int64_t count) {
       const auto* halves = reinterpret_cast<const uint16_t*>(values);
       return std::all_of(halves, halves + 2 * count, [](uint16_t bits) { return std::isfinite(wide(bits)); });

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// backward_weights on matrix registers, which multiply 16 channels of x by 32 positions with 32 positions by 16 channels of y.
+// The positions of a chunk are counted one after the other, whatever the shape of its images, so that small planes fill the
+// registers as well as large ones: x is brought to planes in which each channel's positions lie side by side, once for all taps;
+// for each tap and panel, the rows of y that they meet are brought side by side as pairs, zeros where there is none. float32 and
+// float16 are sums of bf16 parts, as in gather.cpp, with a plane for each part.
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "csrc/cpu/outer.h"
+#include "csrc/cpu/rounding.h"
+#include "csrc/cpu/split.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+constexpr int64_t kPairs = 2, kUnits = 16;  // positions of a pair; pairs of a row of a register
+constexpr int64_t kSliceBytes = 128 << 10;  // of x or y that a thread brings at a time
+
+// Rows of channels of y, in halves; a row holds the parts of its values one behind the other, the largest first.
+struct RowsOfY {
+  const uint16_t* origin;  // where position 0 of sample 0 would lie
+  int64_t sample, axis[kAxes], part;
+};
+
+class OuterMatrices final : public OuterSums<float> {
+ public:
+  OuterMatrices(const Problem& problem, const Tiles<float>& tiles, int threads, const Tiles<float>& exact);
+  std::string describe() const override { return describe_cut() + (in_place_y_ ? "" : ", y boxed"); }
+  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, float* sums,
+                 bool add) const override;
+
+ private:
+  bool sum_units(const Buffers& buffers, const Parallel& parallel, float* sums) const override;
+  bool load_x(const Buffers& buffers, const Chunk& chunk, int64_t group, uint16_t* planes) const;
+  bool load_line(const std::byte* from, int64_t step, int64_t count, uint16_t* to) const;
+  bool load_y(const Buffers& buffers, int64_t first_channel, int64_t channels, Range samples, const Region& region, uint16_t* box,
+              RowsOfY& rows) const;
+  RowsOfY y_in_place(const Buffers& buffers) const;
+  bool point(const Chunk& chunk, const int64_t* tap, const RowsOfY& y) const;
+  void sum(const uint16_t* x, int64_t positions, int64_t part_of_y, int64_t offset, Range m, int64_t panel, float* pairs,
+           float* sums, bool add) const;
+
+  // From one channel of x to the next, in halves: an odd number of cache lines, and room for whole registers.
+  int64_t x_pitch() const { return round_up(chunk_positions_, 64) + 32; }
+  int64_t x_plane() const { return round_up(m_, kUnits) * x_pitch(); }
+  int64_t x_chunk() const { return split_.parts * x_plane(); }
+  int64_t y_room(int64_t channels) const { return round_up(channels, 32); }
+  int64_t pairs_plane() const { return round_up(parts_of(chunk_positions_, kPairs), kUnits) * width(); }
+
+  Split split_;
+  bool in_place_y_;
+  int64_t chunk_positions_;
+  std::vector<uint16_t> zeros_;  // a row of y
+  Layout::Part x_part_{}, y_part_{}, pairs_part_{};
+};
+
+// The rows of y that the positions of a chunk meet, for one tap at a time.
+thread_local std::vector<const uint16_t*> met;
+
+OuterMatrices::OuterMatrices(const Problem& problem, const Tiles<float>& tiles, int threads, const Tiles<float>& exact)
+    : OuterSums(problem, tiles, kPairs, split_of(problem).parts, nullptr),
+      split_(split_of(problem)),
+      in_place_y_(p_.type == Type::bf16 && (p_.y.channel == 1 || p_.geometry.y_channels * p_.geometry.groups == 1)) {
+  const Geometry& g = p_.geometry;
+  set_exact(make_exact_outer(p_, exact, threads, cut_));
+  chunk_positions_ = std::accumulate(cut_.chunk_extent, cut_.chunk_extent + kAxes, cut_.chunk_samples, std::multiplies<>());
+  const int64_t channels = cut_.parts ? n_ : g.groups * n_, row = split_.parts * y_room(channels) * int64_t(sizeof(uint16_t));
+  zeros_.resize(size_t(in_place_y_ ? g.groups * n_ : split_.parts * y_room(channels)));
+  const int64_t x_bytes = x_chunk() * int64_t(sizeof(uint16_t));
+  if (cut_.parts) {
+    int64_t lengths[kAxes];
+    longest_reach(false, lengths);
+    x_part_ = layout_.per_thread(x_bytes);
+    y_part_ = layout_.per_thread(in_place_y_ ? 0 : cut_.chunk_samples * lengths[0] * lengths[1] * lengths[2] * row);
+  } else {
+    x_part_ = layout_.shared(g.groups * chunk_count() * x_bytes);
+    y_part_ = layout_.shared(in_place_y_ ? 0 : g.batch * g.y_positions() * row);
+  }
+  pairs_part_ = layout_.per_thread(split_.parts * pairs_plane() * int64_t(sizeof(float)));
+  finish_layout(threads);
+}
+
+bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, std::byte* scratch, float* sums,
+                              bool add) const {
+  uint16_t* x = layout_.at<uint16_t>(scratch, x_part_);
+  RowsOfY y = y_in_place(buffers);
+  int64_t offset = group * n_;
+  if (!load_x(buffers, c, group, x)) return false;
+  if (!in_place_y_) {
+    if (!load_y(buffers, group * n_, n_, {c.sample_begin, c.sample_end}, reach(c.x, false),
+                layout_.at<uint16_t>(scratch, y_part_), y))
+      return false;
+    offset = 0;
+  }
+  for (int64_t t = 0; t < taps(); ++t) {
+    int64_t tap[kAxes];
+    tap_of(t, tap);
+    float* of_tap = sums + t * tap_sums();
+    if (!point(c, tap, y)) {
+      if (!add) std::fill_n(of_tap, tap_sums(), 0.f);
+      continue;
+    }
+    for (int64_t panel = 0; panel < panels_; ++panel)
+      sum(x, c.positions(), y.part, offset, {0, m_}, panel, layout_.at<float>(scratch, pairs_part_), of_tap, add);
+  }
+  return true;
+}
+
+bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel, float* sums) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Geometry& g = p_.geometry;
+  std::atomic<bool> splits{true};
+  uint16_t* all_x = layout_.at<uint16_t>(workspace, x_part_);
+  parallel.for_each(g.groups * chunk_count(), [&](int64_t index, int) {
+    if (!load_x(buffers, chunk(index / g.groups), index % g.groups, all_x + index * x_chunk())) splits = false;
+  });
+  RowsOfY y = y_in_place(buffers);
+  if (!in_place_y_) {
+    const int64_t channels = g.groups * n_, room = split_.parts * y_room(channels), lines = g.axis[0].y * g.axis[1].y;
+    const int64_t at_once = std::clamp<int64_t>(kSliceBytes / (g.axis[2].y * room * int64_t(sizeof(uint16_t))), 1, g.axis[1].y);
+    const int64_t slices = parts_of(g.axis[1].y, at_once);
+    uint16_t* box = layout_.at<uint16_t>(workspace, y_part_);
+    parallel.for_each(g.batch * g.axis[0].y * slices, [&](int64_t index, int) {
+      const int64_t first = index % slices * at_once, n = index / slices / g.axis[0].y, o0 = index / slices % g.axis[0].y;
+      const Region region{{o0, first, 0}, {o0 + 1, std::min(first + at_once, g.axis[1].y), g.axis[2].y}};
+      RowsOfY rows;
+      if (!load_y(buffers, 0, channels, {n, n + 1}, region, box + ((n * lines) + o0 * g.axis[1].y + first) * g.axis[2].y * room,
+                  rows))
+        splits = false;
+    });
+    y = {box, lines * g.axis[2].y * room, {g.axis[1].y * g.axis[2].y * room, g.axis[2].y * room, room}, y_room(channels)};
+  }
+  if (!splits) return false;
+  const int64_t slices = parts_of(m_, unit_rows_);
+  parallel.for_each(g.groups * taps() * panels_ * slices, [&](int64_t index, int thread) {
+    const ForTiles<float> ready(*tiles_);
+    const int64_t slice = index % slices, panel = index / slices % panels_, t = index / slices / panels_ % taps();
+    const int64_t group = index / slices / panels_ / taps();
+    const Range m{slice * unit_rows_, std::min((slice + 1) * unit_rows_, m_)};
+    float* of_tap = sums + group * group_sums() + t * tap_sums();
+    float* pairs = layout_.at<float>(layout_.thread(workspace, thread), pairs_part_);
+    int64_t tap[kAxes];
+    tap_of(t, tap);
+    bool add = false;
+    for (int64_t i = 0; i < chunk_count(); ++i) {
+      const Chunk c = chunk(i);
+      if (!point(c, tap, y)) continue;
+      sum(all_x + (i * g.groups + group) * x_chunk(), c.positions(), y.part, group * n_, m, panel, pairs, of_tap, add);
+      add = true;
+    }
+    if (!add) clear(m.begin, m.end, panel, of_tap);
+  });
+  return true;
+}
+
+// planes[part][channel][position]; returns whether all is finite and can be split.
+bool OuterMatrices::load_x(const Buffers& buffers, const Chunk& c, int64_t group, uint16_t* planes) const {
+  const Strides& s = p_.x;
+  // Samples and axes, of which neighbours are merged where they lie as one.
+  int64_t extent[kAxes + 1] = {c.sample_end - c.sample_begin}, stride[kAxes + 1] = {s.outer};
+  int64_t start = c.sample_begin * s.outer + group * m_ * s.channel;
+  for (int a = 0; a < kAxes; ++a) {
+    extent[a + 1] = c.x.end[a] - c.x.begin[a], stride[a + 1] = s.axis[a];
+    start += c.x.begin[a] * s.axis[a];
+  }
+  for (int a = kAxes; a > 0 && (extent[a - 1] == 1 || stride[a - 1] == extent[kAxes] * stride[kAxes]); --a)
+    extent[kAxes] *= std::exchange(extent[a - 1], 1);
+  const int64_t count = extent[kAxes], positions = c.positions(), end = round_up(positions, kPairs * kUnits);
+  bool good = true;
+  uint16_t* to = planes;
+  for (int64_t n = 0; n < extent[0]; ++n)
+    for (int64_t i0 = 0; i0 < extent[1]; ++i0)
+      for (int64_t i1 = 0; i1 < extent[2]; ++i1, to += count) {
+        const int64_t index = start + n * stride[0] + i0 * stride[1] + i1 * stride[2];
+        good = load_line(static_cast<const std::byte*>(element(buffers.x, p_.type, index)), stride[kAxes], count, to) && good;
+      }
+  for (int i = 0; i < split_.parts; ++i)
+    for (int64_t m = 0; m < m_; ++m) {
+      uint16_t* channel = planes + i * x_plane() + m * x_pitch();
+      std::fill(channel + positions, channel + end, uint16_t(0));
+      if (p_.type == Type::bf16) good = tiles_->finite(reinterpret_cast<const float*>(channel), end / kPairs) && good;
+    }
+  return good;
+}
+
+// A line of positions, `step` apart, of all channels.
+bool OuterMatrices::load_line(const std::byte* from, int64_t step, int64_t count, uint16_t* to) const {
+  constexpr int64_t kPiece = 64;  // positions whose parts stay in L1
+  const int64_t pitch = x_pitch(), channel = p_.x.channel;
+  const auto* halves = reinterpret_cast<const uint16_t*>(from);
+  bool good = true;
+  if (p_.type == Type::bf16) {
+    if (channel == 1 && m_ > 1) {
+      tiles_->transpose_halves(halves, step, to, pitch, m_, count);
+    } else {
+      for (int64_t m = 0; m < m_; ++m)
+        for (int64_t p = 0; p < count; ++p) to[m * pitch + p] = halves[m * channel + p * step];
+    }
+  } else if (step == 1 && channel != 1) {
+    float wide[kPiece];
+    for (int64_t m = 0; m < m_; ++m)
+      for (int64_t p = 0; p < count; p += kPiece) {
+        const int64_t piece = std::min(kPiece, count - p);
+        tiles_->widen(p_.type, element(from, p_.type, m * channel + p), wide, piece);
+        good = tiles_->split(wide, piece, split_.parts, to + m * pitch + p, x_plane()) && good;
+      }
+  } else {
+    thread_local std::vector<uint16_t> stage;
+    const int64_t room = y_room(m_), row = split_.parts * room;
+    stage.resize(size_t(kPiece * row));
+    for (int64_t p = 0; p < count; p += kPiece) {
+      const int64_t piece = std::min(kPiece, count - p);
+      const Box line{{1, 1, piece}, {0, 0, step}, m_, channel};
+      good = split_box(*tiles_, p_.type, element(from, p_.type, p * step), line, split_.parts, stage.data(), row, room) && good;
+      for (int i = 0; i < split_.parts; ++i)
+        tiles_->transpose_halves(stage.data() + i * room, row, to + i * x_plane() + p, pitch, m_, piece);
+    }
+  }
+  return good;
+}
+
+RowsOfY OuterMatrices::y_in_place(const Buffers& buffers) const {
+  return {static_cast<const uint16_t*>(buffers.y), p_.y.outer, {p_.y.axis[0], p_.y.axis[1], p_.y.axis[2]}, 0};
+}
+
+// Returns whether all can be split.
+bool OuterMatrices::load_y(const Buffers& buffers, int64_t first_channel, int64_t channels, Range samples, const Region& region,
+                           uint16_t* box, RowsOfY& rows) const {
+  const Strides& s = p_.y;
+  const int64_t room = y_room(channels), row = split_.parts * room;
+  Box shape{{}, {s.axis[0], s.axis[1], s.axis[2]}, channels, s.channel};
+  int64_t corner = first_channel * s.channel;
+  for (int a = 0; a < kAxes; ++a) {
+    shape.extent[a] = std::max<int64_t>(region.end[a] - region.begin[a], 0);
+    corner += region.begin[a] * s.axis[a];
+  }
+  const int64_t line = shape.extent[2] * row, plane = shape.extent[1] * line, sample = shape.extent[0] * plane;
+  rows = {box - samples.begin * sample - region.begin[0] * plane - region.begin[1] * line - region.begin[2] * row,
+          sample,
+          {plane, line, row},
+          room};
+  bool good = true;
+  for (int64_t n = samples.begin; n < samples.end; ++n, box += sample) {
+    const void* from = element(buffers.y, p_.type, n * s.outer + corner);
+    if (p_.type == Type::bf16) {
+      load_box(*tiles_, p_.type, from, shape, reinterpret_cast<bf16*>(box), row);
+    } else {
+      good = split_box(*tiles_, p_.type, from, shape, split_.parts, box, row, room) && good;
+    }
+  }
+  return good;
+}
+
+// Makes the list of the rows that a tap connects with the positions of a chunk, in their order; returns whether there are any.
+bool OuterMatrices::point(const Chunk& c, const int64_t* tap, const RowsOfY& y) const {
+  const Axis* axis = p_.geometry.axis;
+  met.assign(size_t(round_up(c.positions(), kPairs * kUnits)), zeros_.data());
+  Range inside[kAxes];
+  for (int a = 0; a < kAxes; ++a) {  // 0 <= i*stride + shift < y
+    const int64_t shift = tap[a] * axis[a].dilation - axis[a].offset;
+    inside[a] = {std::max(c.x.begin[a], shift >= 0 ? 0 : parts_of(-shift, axis[a].stride)),
+                 std::min(c.x.end[a], axis[a].y > shift ? parts_of(axis[a].y - shift, axis[a].stride) : 0)};
+    if (inside[a].size() <= 0) return false;
+  }
+  const int64_t lines = c.x.end[1] - c.x.begin[1], length = c.x.end[2] - c.x.begin[2], step = y.axis[2] * axis[2].stride;
+  for (int64_t n = c.sample_begin; n < c.sample_end; ++n)
+    for (int64_t i0 = inside[0].begin; i0 < inside[0].end; ++i0)
+      for (int64_t i1 = inside[1].begin; i1 < inside[1].end; ++i1) {
+        const int64_t line = ((n - c.sample_begin) * (c.x.end[0] - c.x.begin[0]) + i0 - c.x.begin[0]) * lines + i1 - c.x.begin[1];
+        const uint16_t** to = met.data() + line * length - c.x.begin[2];
+        const uint16_t* row = y.origin + n * y.sample + axis[0].reach(i0, tap[0]) * y.axis[0] +
+                              axis[1].reach(i1, tap[1]) * y.axis[1] + axis[2].reach(inside[2].begin, tap[2]) * y.axis[2];
+        for (int64_t i2 = inside[2].begin; i2 < inside[2].end; ++i2, row += step) to[i2] = row;
+      }
+  return true;
+}
+
+// One panel of the tap whose rows have been listed.
+void OuterMatrices::sum(const uint16_t* x, int64_t positions, int64_t part_of_y, int64_t offset, Range m, int64_t panel,
+                        float* pairs, float* sums, bool add) const {
+  const int64_t first = panel * width(), columns = std::min(width(), n_ - first);
+  const int64_t count = round_up(parts_of(positions, kPairs), kUnits), pitch = round_up(columns, lanes());
+  for (int i = 0; i < split_.parts; ++i)
+    tiles_->pair_rows(met.data(), i * part_of_y + offset + first, count, columns, pairs + i * pairs_plane(), pitch);
+  // The smallest products of parts first, while the sums are small; those below the rounding of the largest are left out.
+  OuterRun<float> runs[kMaxParts * kMaxParts];
+  int64_t run_count = 0;
+  for (int order = split_.orders - 1; order >= 0; --order)
+    for (int i = std::max(0, order - split_.parts + 1); i <= std::min(order, split_.parts - 1); ++i)
+      runs[run_count++] = {reinterpret_cast<const float*>(x + i * x_plane()), pairs + (order - i) * pairs_plane(), count};
+  OuterTile<float> tile{};
+  tile.runs = runs, tile.run_count = run_count, tile.b_pitch = pitch, tile.add = add, tile.a_step = x_pitch() / kPairs;
+  sum_panel(m.begin, m.end, panel, sums, tile);
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> make_outer_of_matrices(const Problem& p, const Tiles<float>& tiles, int threads,
+                                             const Tiles<float>& exact) {
+  return std::make_shared<OuterMatrices>(p, tiles, threads, exact);
+}
+
+}  // namespace torch_ext::cpu

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/outer_sums.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "csrc/cpu/rounding.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+// Of a chunk: below the former the trip of a tile's sums to L2 and back costs more than rows that come from L3.
+constexpr int64_t kMinPositions = 96, kMaxPositions = 256;
+constexpr int64_t kParts = 16, kMaxParts = 64;  // that the positions are summed in; the latter for long sums
+constexpr int64_t kMinParts = 8;                // fewer than this do not occupy the threads
+constexpr int64_t kPositionsOfPart = 256;       // adding a part costs as much as summing one position
+constexpr int64_t kPartsBytes = 64 << 20;
+constexpr double kUnitFlops = 4e6;  // of weights that one thread sums at a time: 20 to 50 microseconds
+constexpr int64_t kStoreBytes = 128 << 10;
+
+}  // namespace
+
+int64_t Chunk::positions() const {
+  int64_t count = sample_end - sample_begin;
+  for (int a = 0; a < kAxes; ++a) count *= x.end[a] - x.begin[a];
+  return count;
+}
+
+Region whole_x(const Problem& p) {
+  Region x{};
+  for (int a = 0; a < kAxes; ++a) x.end[a] = p.geometry.axis[a].x;
+  return x;
+}
+
+template <class Real>
+OuterSums<Real>::OuterSums(const Problem& problem, const Tiles<Real>& tiles, int terms, int parts, const Cut* cut)
+    : p_(problem), tiles_(&tiles), terms_(terms), parts_(parts) {
+  const Geometry& g = p_.geometry;
+  if (cut) {
+    cut_ = *cut;
+  } else {
+    choose_cut();
+  }
+  m_ = cut_.swapped ? g.y_channels : g.x_channels;
+  n_ = cut_.swapped ? g.x_channels : g.y_channels;
+  const int64_t total = parts_of(n_, lanes()), positions = g.batch * g.x_positions();
+  vectors_ = even_part(total, tiles_->max_vectors);
+  panels_ = parts_of(total, vectors_);
+  const double flops_of_row = 2.0 * double(positions) * double(width()) / terms_;
+  unit_rows_ = std::clamp<int64_t>(int64_t(kUnitFlops / flops_of_row), 1, m_);
+  unit_rows_ = std::min(m_, round_up(unit_rows_, tiles_->max_rows[vectors_]));
+  sums_part_ = layout_.shared(std::max<int64_t>(cut_.parts, 1) * g.groups * group_sums() * int64_t(sizeof(Real)));
+}
+
+template <class Real>
+void OuterSums<Real>::finish_layout(int threads) {
+  if (exact_ && cut_.parts) exact_part_ = layout_.per_thread(exact_->scratch_bytes());
+  layout_.finish(threads);
+}
+
+template <class Real>
+void OuterSums<Real>::choose_cut() {
+  const Geometry& g = p_.geometry;
+  // Lanes go along the side that fills a tile, or is twice the other one; where both or none does, along the one that is
+  // contiguous in the result.
+  const auto narrow = [&](int64_t side, int64_t other) { return side < std::min(tiles_->max_vectors * lanes(), 2 * other); };
+  const bool x_narrow = narrow(g.x_channels, g.y_channels), y_narrow = narrow(g.y_channels, g.x_channels);
+  cut_.swapped = !tiles_->a_by_channel && (x_narrow == y_narrow ? p_.w.outer == 1 && g.x_channels > 1 : y_narrow);
+  cut_.pitch = round_up(cut_.swapped ? g.x_channels : g.y_channels, lanes());
+  const int64_t sums_bytes =
+      g.groups * taps() * (cut_.swapped ? g.y_channels : g.x_channels) * cut_.pitch * int64_t(sizeof(Real));
+  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
+  cut_.parts = std::min({flops < kManyThreadsFlops ? kParts : kMaxParts, g.batch * g.x_positions() / kPositionsOfPart,
+                         kPartsBytes / std::max<int64_t>(sums_bytes, 1)});
+  choose_chunks();
+  cut_.parts = std::min(cut_.parts, chunk_count());
+  while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups, flops)) --cut_.parts;
+  if (cut_.parts < kMinParts) cut_.parts = 0;
+}
+
+template <class Real>
+void OuterSums<Real>::choose_chunks() {
+  const Geometry& g = p_.geometry;
+  int64_t y_per_x = 1;
+  for (const Axis& axis : g.axis) y_per_x *= std::min(axis.stride, std::max<int64_t>(axis.y, 1));
+  const int64_t bytes = parts_ * (g.x_channels / terms_ + y_per_x * g.y_channels) * int64_t(sizeof(Real));
+  int64_t most = terms_ * std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions);
+  for (;; most = most * 7 / 8) {  // until there is one for each part
+    cut_.chunk_samples = std::min(cut_axes([&](int a) { return g.axis[a].x; }, most, cut_.chunk_extent, terms_), g.batch);
+    if (cut_.parts < kMinParts || chunk_count() >= cut_.parts || most <= kPositionsOfPart / 4) return;
+  }
+}
+
+template <class Real>
+int64_t OuterSums<Real>::chunk_count() const {
+  return parts_of(p_.geometry.batch, cut_.chunk_samples) *
+         piece_count([&](int a) { return p_.geometry.axis[a].x; }, cut_.chunk_extent);
+}
+
+template <class Real>
+Chunk OuterSums<Real>::chunk(int64_t index) const {
+  Chunk c;
+  for (int a = kAxes - 1; a >= 0; --a) {
+    const int64_t extent = p_.geometry.axis[a].x, parts = parts_of(extent, cut_.chunk_extent[a]);
+    c.x.begin[a] = index % parts * cut_.chunk_extent[a];
+    c.x.end[a] = std::min(c.x.begin[a] + cut_.chunk_extent[a], extent);
+    index /= parts;
+  }
+  c.sample_begin = index * cut_.chunk_samples;
+  c.sample_end = std::min(c.sample_begin + cut_.chunk_samples, p_.geometry.batch);
+  return c;
+}
+
+template <class Real>
+Region OuterSums<Real>::reach(const Region& x, bool pairs) const {
+  Region y;
+  for (int a = 0; a < kAxes; ++a) {
+    const Axis& axis = p_.geometry.axis[a];
+    const bool whole = pairs && a == kAxes - 1;
+    const int64_t last = whole ? x.begin[a] + (x.end[a] - 1 - x.begin[a]) / 2 * 2 : x.end[a] - 1;
+    y.begin[a] = axis.reach(x.begin[a], 0);
+    y.end[a] = axis.reach(last, axis.w - 1) + 1;
+    if (!whole) y.begin[a] = std::max<int64_t>(y.begin[a], 0), y.end[a] = std::min(y.end[a], axis.y);
+  }
+  return y;
+}
+
+template <class Real>
+void OuterSums<Real>::longest_reach(bool pairs, int64_t* lengths) const {
+  for (int a = 0; a < kAxes; ++a) {
+    lengths[a] = 0;
+    Region x = whole_x(p_);
+    for (int64_t i = 0, extent = x.end[a]; i < extent; i += cut_.chunk_extent[a]) {
+      x.begin[a] = i, x.end[a] = std::min(i + cut_.chunk_extent[a], extent);
+      const Region y = reach(x, pairs);
+      lengths[a] = std::max(lengths[a], y.end[a] - y.begin[a]);
+    }
+  }
+}
+
+template <class Real>
+std::string OuterSums<Real>::describe_cut() const {
+  const auto text = [](int64_t v) { return std::to_string(v); };
+  return "tile " + text(tiles_->max_rows[vectors_]) + "x" + text(width()) + (cut_.swapped ? " (y by x)" : " (x by y)") +
+         ", chunk " + text(cut_.chunk_samples) + "x" + text(cut_.chunk_extent[0]) + "x" + text(cut_.chunk_extent[1]) + "x" +
+         text(cut_.chunk_extent[2]) + ", " + (cut_.parts ? text(cut_.parts) + " parts" : text(unit_rows_) + " rows a unit");
+}
+
+template <class Real>
+void OuterSums<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const int64_t groups = p_.geometry.groups;
+  Real* sums = layout_.at<Real>(workspace, sums_part_);
+  if (cut_.parts) {
+    parallel.for_each(cut_.parts * groups, [&](int64_t index, int thread) {
+      const ForTiles<Real> ready(*tiles_);
+      sum_part(buffers, index / groups, index % groups, layout_.thread(workspace, thread), sums + index * group_sums());
+    });
+  } else if (!sum_units(buffers, parallel, sums)) {
+    return exact_->run(buffers, parallel);
+  }
+  store(buffers, parallel, sums);
+}
+
+// One part of the positions, all the weights of a group.
+template <class Real>
+void OuterSums<Real>::sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const {
+  const int64_t chunks = chunk_count(), begin = part * chunks / cut_.parts, end = (part + 1) * chunks / cut_.parts;
+  for (int64_t index = begin; index < end; ++index) {
+    const Chunk c = chunk(index);
+    const bool add = index > begin;
+    if (sum_chunk(buffers, c, group, scratch, sums, add)) continue;
+    if constexpr (std::is_same_v<Real, float>)
+      exact_->sum_chunk(buffers, c, group, layout_.at<std::byte>(scratch, exact_part_), sums, add);
+  }
+}
+
+template <class Real>
+void OuterSums<Real>::tap_of(int64_t index, int64_t* tap) const {
+  for (int a = kAxes - 1; a >= 0; --a) {
+    tap[a] = index % p_.geometry.axis[a].w;
+    index /= p_.geometry.axis[a].w;
+  }
+}
+
+template <class Real>
+void OuterSums<Real>::sum_panel(int64_t begin, int64_t end, int64_t panel, Real* sums, OuterTile<Real> tile) const {
+  const int64_t first = panel * width();
+  tile.columns = std::min(width(), n_ - first), tile.out_pitch = cut_.pitch;
+  const int64_t vectors = parts_of(tile.columns, lanes()), count = parts_of(end - begin, tiles_->max_rows[vectors]);
+  for (int64_t i = 0, m = begin; i < count; ++i) {
+    const int64_t rows = std::min(round_up((end - m) / (count - i), tiles_->row_step), end - m);
+    tile.a_offset = m * tile.a_step, tile.out = sums + m * cut_.pitch + first, tile.rows = int(rows);
+    tiles_->outer[vectors][rows](tile);
+    m += rows;
+  }
+}
+
+template <class Real>
+void OuterSums<Real>::clear(int64_t begin, int64_t end, int64_t panel, Real* sums) const {
+  const int64_t first = panel * width(), columns = std::min(width(), n_ - first);
+  for (int64_t m = begin; m < end; ++m) std::fill_n(sums + m * cut_.pitch + first, columns, Real(0));
+}
+
+// Adds the parts in their order and brings the sums into the result's layout, some rows at a time.
+template <class Real>
+void OuterSums<Real>::store(const Buffers& buffers, const Parallel& parallel, Real* sums) const {
+  const Geometry& g = p_.geometry;
+  const int64_t m_stride = cut_.swapped ? p_.w.channel : p_.w.outer, n_stride = cut_.swapped ? p_.w.outer : p_.w.channel;
+  const bool transposed = m_stride == 1 && n_stride != 1;
+  const int64_t least = transposed ? std::min<int64_t>(lanes(), m_) : 1;
+  const int64_t rows = std::clamp<int64_t>(kStoreBytes / (taps() * cut_.pitch * int64_t(sizeof(Real))), least, m_);
+  const int64_t slices = parts_of(m_, rows), part_stride = g.groups * group_sums();
+  parallel.for_each(g.groups * slices, [&](int64_t index, int) {
+    const int64_t group = index / slices, begin = index % slices * rows, end = std::min(begin + rows, m_);
+    Real* of_group = sums + group * group_sums();
+    for (int64_t part = 1; part < cut_.parts; ++part)
+      for (int64_t t = 0; t < taps(); ++t) {
+        Real* to = of_group + (t * m_ + begin) * cut_.pitch;
+        const Real* from = to + part * part_stride;
+        for (int64_t i = 0; i < (end - begin) * cut_.pitch; ++i) to[i] += from[i];
+      }
+    const int64_t corner = group * g.x_channels * p_.w.outer;
+    for (int64_t t = 0; transposed && t < taps(); ++t) {
+      int64_t tap[kAxes];
+      tap_of(t, tap);
+      const int64_t at = corner + begin + tap[0] * p_.w.axis[0] + tap[1] * p_.w.axis[1] + tap[2] * p_.w.axis[2];
+      store_box(*tiles_, p_.type, of_group + (t * m_ + begin) * cut_.pitch, cut_.pitch, element(buffers.w, p_.type, at),
+                {{1, 1, end - begin}, {0, 0, 1}, n_, n_stride});
+    }
+    for (int64_t m = begin; !transposed && m < end; ++m)
+      store_box(*tiles_, p_.type, of_group + m * cut_.pitch, m_ * cut_.pitch, element(buffers.w, p_.type, corner + m * m_stride),
+                {{g.axis[0].w, g.axis[1].w, g.axis[2].w}, {p_.w.axis[0], p_.w.axis[1], p_.w.axis[2]}, n_, n_stride});
+  });
+}
+
+template class OuterSums<float>;
+template class OuterSums<double>;
+
+}  // namespace torch_ext::cpu

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels share that compute backward_weights as sums of outer products of rows of x and y: how the positions are cut
+// into chunks and parts, and how the sums become the result.
+#pragma once
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/pack.h"
+#include "csrc/cpu/rows.h"
+#include "csrc/cpu/scratch.h"
+
+namespace torch_ext::cpu {
+
+inline constexpr int64_t kChunkBytes = 256 << 10;  // of rows of a and b: a quarter of the L2 cache
+
+// What kernels that add to the same sums agree on.
+struct Cut {
+  bool swapped;   // a is y, b is x
+  int64_t pitch;  // of a row of sums
+  int64_t chunk_samples, chunk_extent[kAxes];
+  int64_t parts;  // of the positions; 0: threads share out the weights instead
+};
+
+// Samples, and positions of x.
+struct Chunk {
+  int64_t sample_begin, sample_end;
+  Region x;
+
+  int64_t positions() const;
+};
+
+Region whole_x(const Problem& problem);
+
+template <class Real>
+class OuterSums : public Plan {
+ public:
+  int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
+  void run(const Buffers& buffers, const Parallel& parallel) const override;
+  // Sums the products of a chunk, added to the sums of a group where `add`; returns whether the kernel can compute with its
+  // values, else nothing is summed.
+  virtual bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, Real* sums,
+                         bool add) const = 0;
+  int64_t scratch_bytes() const { return layout_.thread_bytes(); }
+
+ protected:
+  // `terms` positions make a row of x, whose values have `parts`. The cut is chosen where none is given.
+  OuterSums(const Problem& problem, const Tiles<Real>& tiles, int terms, int parts, const Cut* cut);
+  // For values that the kernel cannot take; with this cut.
+  void set_exact(std::shared_ptr<const OuterSums<float>> exact) { exact_ = std::move(exact); }
+  // After the parts of shared workspace, and what sum_chunk needs for a thread.
+  void finish_layout(int threads);
+  // All weights, in units that threads share out; returns whether the kernel can compute with the values.
+  virtual bool sum_units(const Buffers& buffers, const Parallel& parallel, Real* sums) const = 0;
+
+  int64_t chunk_count() const;
+  Chunk chunk(int64_t index) const;
+  // The positions of y that positions of x reach, clipped to y; where rows are pairs of positions of the innermost axis, all
+  // those at which one begins.
+  Region reach(const Region& x, bool pairs) const;
+  // How far a chunk reaches at most.
+  void longest_reach(bool pairs, int64_t* lengths) const;
+  void tap_of(int64_t index, int64_t* tap) const;
+  std::string describe_cut() const;
+  // Rows [begin, end) of one panel of a tap's sums, in tiles of even height that are like `tile`.
+  void sum_panel(int64_t begin, int64_t end, int64_t panel, Real* sums, OuterTile<Real> tile) const;
+  // Zeros there, for a tap that connects nothing.
+  void clear(int64_t begin, int64_t end, int64_t panel, Real* sums) const;
+
+  int64_t lanes() const { return tiles_->lanes; }
+  int64_t width() const { return vectors_ * lanes(); }  // of a panel
+  int64_t taps() const { return p_.geometry.w_positions(); }
+  int64_t tap_sums() const { return m_ * cut_.pitch; }
+  int64_t group_sums() const { return taps() * tap_sums(); }
+
+  Problem p_;
+  const Tiles<Real>* tiles_;
+  int terms_, parts_;
+  std::shared_ptr<const OuterSums<float>> exact_;
+  Cut cut_;
+  int64_t m_, n_;             // channels of a and b in a group
+  int64_t vectors_, panels_;  // of a row of sums
+  int64_t unit_rows_;         // rows m of the weights that a thread takes at a time
+  Layout layout_;
+
+ private:
+  void choose_cut();
+  void choose_chunks();
+  void sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const;
+  void store(const Buffers& buffers, const Parallel& parallel, Real* sums) const;
+
+  Layout::Part sums_part_{}, exact_part_{};
+};
+
+}  // namespace torch_ext::cpu
