@@ -11,6 +11,7 @@ namespace {
 
 // Of a chunk: below the former the trip of a tile's sums to L2 and back costs more than rows that come from L3.
 constexpr int64_t kMinPositions = 96, kMaxPositions = 256;
+constexpr int64_t kMatrixPositions = 512;  // the same for matrix registers, whose sums cost four times as much of a tile's time
 constexpr int64_t kParts = 16, kMaxParts = 64;  // that the positions are summed in; the latter for long sums
 constexpr int64_t kMinParts = 8;                // fewer than this do not occupy the threads
 constexpr int64_t kPositionsOfPart = 256;       // adding a part costs as much as summing one position
@@ -85,6 +86,7 @@ void OuterSums<Real>::choose_chunks() {
   for (const Axis& axis : g.axis) y_per_x *= std::min(axis.stride, std::max<int64_t>(axis.y, 1));
   const int64_t bytes = parts_ * (g.x_channels / terms_ + y_per_x * g.y_channels) * int64_t(sizeof(Real));
   int64_t most = terms_ * std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions);
+  if (tiles_->a_by_channel) most = kMatrixPositions;
   for (;; most = most * 7 / 8) {  // until there is one for each part
     cut_.chunk_samples = std::min(cut_axes([&](int a) { return g.axis[a].x; }, most, cut_.chunk_extent, terms_), g.batch);
     if (cut_.parts < kMinParts || chunk_count() >= cut_.parts || most <= kPositionsOfPart / 4) return;

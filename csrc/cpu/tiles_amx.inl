@@ -25,14 +25,14 @@ struct AmxRows {
   bool even_;
 };
 
-// From registers 0 to 3 to [row][column].
+// From registers 0 to 3 to sums[row*pitch + column].
 template <class Amx, int Blocks, int Vectors>
-inline void store_sums(float* sums) {
-  constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits, width = Vectors * kUnits;
-  Amx::template store<0>(sums, width * 4);
-  if constexpr (Vectors > 1) Amx::template store<1>(sums + kUnits, width * 4);
-  if constexpr (Blocks > 1) Amx::template store<2>(sums + kRows * width, width * 4);
-  if constexpr (Blocks > 1 && Vectors > 1) Amx::template store<3>(sums + kRows * width + kUnits, width * 4);
+inline void store_sums(float* sums, int64_t pitch) {
+  constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits;
+  Amx::template store<0>(sums, pitch * 4);
+  if constexpr (Vectors > 1) Amx::template store<1>(sums + kUnits, pitch * 4);
+  if constexpr (Blocks > 1) Amx::template store<2>(sums + kRows * pitch, pitch * 4);
+  if constexpr (Blocks > 1 && Vectors > 1) Amx::template store<3>(sums + kRows * pitch + kUnits, pitch * 4);
 }
 
 // Registers 0 to 3 hold sums [block of rows][vector], 4 and 5 rows, 6 and 7 a panel's columns.
@@ -70,7 +70,7 @@ void amx_gather_tile(const GatherTile<float>& t) {
       }
     }
   alignas(64) float sums[Blocks * kRows * width];
-  store_sums<Amx, Blocks, Vectors>(sums);
+  store_sums<Amx, Blocks, Vectors>(sums, width);
   for (int m = 0; m < t.count; ++m) {
     typename V::Reg row[Vectors];
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) row[v] = V::load(sums + m * width + v * V::lanes);
@@ -104,8 +104,9 @@ void amx_outer_tile(const OuterTile<float>& t) {
       if constexpr (Blocks > 1 && Vectors > 1) Amx::template add_product<3, 5, 7>();
     }
   }
+  if (!t.add && t.rows == Blocks * kRows && t.columns == width) return store_sums<Amx, Blocks, Vectors>(t.out, t.out_pitch);
   alignas(64) float sums[Blocks * kRows * width];
-  store_sums<Amx, Blocks, Vectors>(sums);
+  store_sums<Amx, Blocks, Vectors>(sums, width);
   for (int m = 0; m < t.rows; ++m)
     for (int v = 0; v < Vectors; ++v) {
       float* to = t.out + m * t.out_pitch + v * V::lanes;
