@@ -40,12 +40,14 @@ template <class Amx, class V, int Blocks, int Vectors>
 void amx_gather_tile(const GatherTile<float>& t) {
   constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits, width = Vectors * V::lanes;
   static_assert(V::lanes == kUnits && Blocks <= 2 && Vectors <= 2);
-  for (int m = 0; m < t.count; ++m) prefetch_results<V, Vectors>(t, m);
   Amx::template zero<0>();
   if (Vectors > 1) Amx::template zero<1>();
   if (Blocks > 1) Amx::template zero<2>();
   if (Blocks > 1 && Vectors > 1) Amx::template zero<3>();
-  alignas(64) float copies[Blocks][kRows * kUnits] = {};  // rows beyond the tile stay zero
+  alignas(64) float copies[Blocks][kRows * kUnits];  // what rows beyond the tile hold does not matter
+  // Few lines can be under way at a time: results and the next tile's rows are asked for a few at each step.
+  constexpr int kAtOnce = 4;
+  int asked = 0;
   // The smallest products of all taps first, while the sums are small.
   for (int order = t.orders - 1; order >= 0; --order)
     for (int64_t tap = 0; tap < t.taps; ++tap) {
@@ -56,15 +58,12 @@ void amx_gather_tile(const GatherTile<float>& t) {
         for (int64_t c = i * t.plane, end = c + t.depth; c < end; c += kUnits, b += kUnits * width) {
           Amx::template load<4>(low.at(c, copies[0]), low.stride());
           Amx::template load<6>(b, width * 4);
+          if constexpr (Vectors > 1) Amx::template load<7>(b + kUnits, width * 4);
+          if constexpr (Blocks > 1) Amx::template load<5>(high.at(c, copies[Blocks - 1]), high.stride());
+          for (const int last = std::min(asked + kAtOnce, t.count); asked < last; ++asked) prefetch_results<V, Vectors>(t, asked);
           Amx::template add_product<0, 4, 6>();
-          if constexpr (Vectors > 1) {
-            Amx::template load<7>(b + kUnits, width * 4);
-            Amx::template add_product<1, 4, 7>();
-          }
-          if constexpr (Blocks > 1) {
-            Amx::template load<5>(high.at(c, copies[Blocks - 1]), high.stride());
-            Amx::template add_product<2, 5, 6>();
-          }
+          if constexpr (Vectors > 1) Amx::template add_product<1, 4, 7>();
+          if constexpr (Blocks > 1) Amx::template add_product<2, 5, 6>();
           if constexpr (Blocks > 1 && Vectors > 1) Amx::template add_product<3, 5, 7>();
         }
       }
@@ -92,15 +91,11 @@ void amx_outer_tile(const OuterTile<float>& t) {
     for (int64_t left = t.runs[r].count; left > 0; left -= kRows, a += kUnits, b += kRows * t.b_pitch) {
       Amx::template load<4>(a, t.a_step * 4);
       Amx::template load<6>(b, t.b_pitch * 4);
+      if constexpr (Vectors > 1) Amx::template load<7>(b + kUnits, t.b_pitch * 4);
+      if constexpr (Blocks > 1) Amx::template load<5>(a + kRows * t.a_step, t.a_step * 4);
       Amx::template add_product<0, 4, 6>();
-      if constexpr (Vectors > 1) {
-        Amx::template load<7>(b + kUnits, t.b_pitch * 4);
-        Amx::template add_product<1, 4, 7>();
-      }
-      if constexpr (Blocks > 1) {
-        Amx::template load<5>(a + kRows * t.a_step, t.a_step * 4);
-        Amx::template add_product<2, 5, 6>();
-      }
+      if constexpr (Vectors > 1) Amx::template add_product<1, 4, 7>();
+      if constexpr (Blocks > 1) Amx::template add_product<2, 5, 6>();
       if constexpr (Blocks > 1 && Vectors > 1) Amx::template add_product<3, 5, 7>();
     }
   }
