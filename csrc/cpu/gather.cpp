@@ -479,7 +479,7 @@ std::shared_ptr<Plan> make_gather_amx(const Problem& p, const Request& request) 
   const WeightsMatrix m = weights_matrix(p);
   const int64_t positions = p.geometry.batch * std::min(p.geometry.x_positions(), p.geometry.y_positions());
   const bool few = p.type == Type::bf16 ? std::min(m.depth, m.columns) < 12 : std::min(m.depth, m.columns) < 32 || positions < 64;
-  if (!request.by_name && (few || !matrices_take(p.type))) return nullptr;
+  if (!request.by_name && (few || !matrices_take(p))) return nullptr;
   return make_gather_of_pairs(p, amx_tiles(), request);
 }
 std::shared_ptr<Plan> make_gather_avx512_bf16(const Problem& p, const Request& request) {

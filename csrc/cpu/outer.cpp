@@ -237,7 +237,7 @@ std::shared_ptr<Plan> make_outer_amx(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
   const int64_t least = p.type == Type::bf16 ? 12 : 32;  // what is split must pay for that too
   const bool few = std::min(g.x_channels, g.y_channels) < least || g.axis[kAxes - 1].x < 8;
-  if (!request.by_name && (few || !matrices_take(p.type))) return nullptr;
+  if (!request.by_name && (few || !matrices_take(p))) return nullptr;
   return make_outer_of_pairs(p, amx_tiles(), request);
 }
 std::shared_ptr<Plan> make_outer_avx512_bf16(const Problem& p, const Request& request) {

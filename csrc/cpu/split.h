@@ -15,8 +15,10 @@ struct Split {
 };
 Split split_of(const Problem& problem);
 
-// Whether matrix instructions are to compute with values of this type, split or not. TORCH_EXT_AMX_F32=0 keeps float32 from them.
-bool matrices_take(Type type);
+// Whether matrix instructions are to compute the problem. float32 needs up to six products of its parts, which pay where a matrix
+// instruction is that much faster than multiply-adds: measured once a process, as it depends on what else the core is doing (a
+// busy hyperthread costs three quarters of it). TORCH_EXT_AMX_F32=1 and =0 say so without measuring.
+bool matrices_take(const Problem& problem);
 
 // Positions of a box of one sample, to[position*pitch + part*plane + channel], the largest part first, zeros beyond the last
 // channel. Returns whether all can be split.

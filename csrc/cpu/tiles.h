@@ -215,5 +215,8 @@ const Tiles<Real>& tiles(Isa isa);
 // Gather and outer tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
 const Tiles<float>& pair_tiles();  // Isa::avx512_bf16
 const Tiles<float>& amx_tiles();   // Isa::amx
+// How many times more multiply-adds matrix instructions make than vectors of float32 do, with operands in the L1 cache; measured
+// once.
+double matrix_speed();
 
 }  // namespace torch_ext::cpu

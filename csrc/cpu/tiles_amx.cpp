@@ -12,6 +12,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")
 
@@ -104,7 +107,54 @@ bool multiplies() {
   return true;
 }
 
+// What a thread does with registers 0 to 3 when it multiplies what is in its L1 cache.
+void multiply(const float* a, const float* b) {
+  Registers::load<4>(a, 64);
+  Registers::load<6>(b, 64);
+  Registers::load<7>(b + 256, 64);
+  Registers::load<5>(a + 256, 64);
+  Registers::add_product<0, 4, 6>();
+  Registers::add_product<1, 4, 7>();
+  Registers::add_product<2, 5, 6>();
+  Registers::add_product<3, 5, 7>();
+}
+
+template <class F>
+double seconds(F f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 }  // namespace amx
+
+// From the median of some tries each, in turns, of a millisecond in all: a core's other hyperthread comes and goes.
+double matrix_speed() {
+  static const double speed = [] {
+    constexpr int kTries = 9, kRounds = 1000, kSums = 12;
+    alignas(64) static const float operands[512] = {};
+    double matrices[kTries], vectors[kTries];
+    amx::Registers::enter();
+    for (int i = 0; i < kTries; ++i) {
+      matrices[i] = amx::seconds([&] {
+        for (int round = 0; round < kRounds; ++round) amx::multiply(operands, operands);
+      });
+      vectors[i] = amx::seconds([&] {
+        __m512 sums[kSums];
+        for (__m512& sum : sums) sum = _mm512_setzero_ps();
+        for (int round = 0; round < kRounds; ++round) {
+          TORCH_EXT_UNROLL for (__m512& sum : sums) sum = _mm512_fmadd_ps(sum, sum, sum);
+          TORCH_EXT_UNROLL for (__m512& sum : sums) asm volatile("" : "+v"(sum));
+        }
+      });
+    }
+    amx::Registers::leave();
+    std::sort(matrices, matrices + kTries);
+    std::sort(vectors, vectors + kTries);
+    return (4. * 16 * 16 * 32 / matrices[kTries / 2]) / (kSums * 16 / vectors[kTries / 2]);
+  }();
+  return speed;
+}
 
 const Tiles<float>& amx_tiles() {
   static const Tiles<float> table = amx::with_amx_tiles<amx::Registers, amx::Floats>(pair_tiles());
@@ -125,5 +175,6 @@ bool amx_works() {
 namespace torch_ext::cpu {
 bool amx_works() { return false; }
 const Tiles<float>& amx_tiles() { return tiles_portable(0.f); }  // never asked for
+double matrix_speed() { return 0; }
 }  // namespace torch_ext::cpu
 #endif
