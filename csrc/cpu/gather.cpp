@@ -38,6 +38,8 @@ constexpr double kItemFlops = 4e6, kLongItemFlops = 64e6;
 constexpr int64_t kItems = 16, kMostItems = 64;
 constexpr int64_t kMaxTerms = 128;         // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kDepthBytes = 32 << 10;  // of a panel that stays in L1 while the tiles of a block pass over it
+constexpr int64_t kMostBeyond = 16;        // positions of a line outside the input, as zeros in a box
+constexpr int64_t kShortLine = 64;         // cells of which so many are near a border that a box with zeros pays
 constexpr int64_t kLongTerms = 1024;       // where tiles read panels from L2 as fast, and sums are rounded to 16 bits
 
 template <class In>
@@ -70,7 +72,10 @@ class Gather final : public Plan {
   // Returns whether the input can be split; else nothing is computed.
   bool run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const PackedWeights& packed,
                  std::byte* scratch) const;
-  RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box, bool& splits) const;
+  RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box, Range& line,
+                                     bool& splits) const;
+  bool load_rows(const void* from, const Box& shape, In* to) const;
+  Range line_of(int64_t begin, int64_t end) const;
   void run_phase(const Phase<Real>& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
                  const Real* bias) const;
   void run_phase_exactly(const Phase<Real>& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
@@ -119,6 +124,8 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   narrow_ = result_bytes() < int64_t(sizeof(Real));
   in_place_input_ =
       !kSplit && result_bytes() == int64_t(sizeof(In)) && channels_ == depth_ * kTerms && (in_.channel == 1 || channels_ == 1);
+  const Range line = line_of(0, axis_[2].cells);
+  if (axis_[2].cells < kShortLine && (line.begin < 0 || line.end > axis_[2].in_extent)) in_place_input_ = false;
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   ask_for_rows_ = in_place_input_ && taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
 
@@ -130,7 +137,8 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
     for (int64_t j = 0; j < axis_[a].cells; j += block_cells_[a]) {
       int64_t first, last;
       axis_[a].reach(j, std::min(j + block_cells_[a], axis_[a].cells), first, last);
-      longest = std::max(longest, last - first + 1);
+      longest =
+          std::max(longest, a + 1 < kAxes ? last - first + 1 : line_of(j, std::min(j + block_cells_[a], axis_[a].cells)).size());
     }
     in_box *= std::max<int64_t>(longest, 0);
     out_box *= block_cells_[a] * axis_[a].out_step;
@@ -278,12 +286,28 @@ void Gather<In>::pack(const Buffers& buffers, const Parallel& parallel, void* pa
   if (exact_) exact_->pack(buffers, parallel, static_cast<std::byte*>(packed) + own_packed_bytes());
 }
 
-// Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought.
+// The positions of the innermost axis that a box holds, with zeros for those outside the input where matrix registers load rows:
+// at once only where they are evenly spaced.
+template <class In>
+Range Gather<In>::line_of(int64_t begin, int64_t end) const {
+  Range line;
+  axis_[2].reach(begin, end, line.begin, line.end);
+  if (line.end < line.begin) return {0, 0};
+  Range beyond;
+  axis_[2].reach_beyond(begin, end, beyond.begin, beyond.end);
+  const bool few = beyond.size() <= line.size() + kMostBeyond;
+  if (tiles_->depth_step > 1 && few) line = beyond;
+  return {line.begin, line.end + 1};
+}
+
+// Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought. `line` becomes
+// what there is of the innermost axis.
 template <class In>
 RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box,
-                                               bool& splits) const {
+                                               Range& line, bool& splits) const {
   const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
   const int64_t start = group * channels_ * in_.channel, size = sizeof(In);
+  line = {0, axis_[2].in_extent};
   if (in_place_input_)
     return {static_cast<const std::byte*>(element(in, p_.type, start)),
             in_.outer * size,
@@ -299,32 +323,50 @@ RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const Cel
     offset += first[a] * in_.axis[a];
   }
   if (empty) return {};
-  const int64_t sample = shape.positions() * box_pitch_, row = box_pitch_ * size;
+  line = line_of(block.cell[2].begin, block.cell[2].end);
+  const int64_t before = std::max<int64_t>(first[2] - line.begin, 0), lines = shape.extent[0] * shape.extent[1];
+  const int64_t row = box_pitch_ * size, sample = lines * line.size() * box_pitch_;
+  const int64_t behind = line.size() - before - shape.extent[2];
   for (int64_t n = block.sample.begin; n < block.sample.end; ++n) {
-    const void* from = element(in, p_.type, n * in_.outer + offset);
-    In* to = box + (n - block.sample.begin) * sample;
-    if constexpr (kSplit) {
-      const bool all =
-          split_box(*tiles_, p_.type, from, shape, split_.parts, reinterpret_cast<uint16_t*>(to), box_pitch_, kTerms * depth_);
-      if (!all) splits = false;
-    } else {
-      load_box(*tiles_, p_.type, from, shape, to, box_pitch_);
+    const std::byte* from = static_cast<const std::byte*>(element(in, p_.type, n * in_.outer + offset));
+    Box of_line = shape;
+    of_line.extent[0] = of_line.extent[1] = 1;
+    const bool whole = before + behind == 0;
+    for (int64_t l = 0; l < (whole ? 1 : lines); ++l) {
+      In* to = box + (n - block.sample.begin) * sample + l * line.size() * box_pitch_;
+      const void* source = element(from, p_.type, l / shape.extent[1] * shape.stride[0] + l % shape.extent[1] * shape.stride[1]);
+      std::fill(to, to + before * box_pitch_, In{});
+      if (!load_rows(source, whole ? shape : of_line, to + before * box_pitch_)) splits = false;
+      std::fill(to + (before + shape.extent[2]) * box_pitch_, to + line.size() * box_pitch_, In{});
     }
   }
-  for (int64_t p = 0; !kSplit && channels_ < kTerms * depth_ && p < block.sample.size() * shape.positions(); ++p)
+  for (int64_t p = 0; !kSplit && channels_ < kTerms * depth_ && p < block.sample.size() * lines * line.size(); ++p)
     std::fill(box + p * box_pitch_ + channels_, box + p * box_pitch_ + kTerms * depth_, In{});
-  RowsAt<const std::byte> rows{reinterpret_cast<const std::byte*>(box),
-                               sample * size,
-                               {shape.extent[1] * shape.extent[2] * row, shape.extent[2] * row, row}};
-  rows.origin = rows.at(-block.sample.begin, -first[0], -first[1], -first[2]);
+  RowsAt<const std::byte> rows{
+      reinterpret_cast<const std::byte*>(box), sample * size, {shape.extent[1] * line.size() * row, line.size() * row, row}};
+  rows.origin = rows.at(-block.sample.begin, -first[0], -first[1], -line.begin);
   return rows;
+}
+
+// Returns whether all can be split.
+template <class In>
+bool Gather<In>::load_rows(const void* from, const Box& shape, In* to) const {
+  if constexpr (kSplit) {
+    return split_box(*tiles_, p_.type, from, shape, split_.parts, reinterpret_cast<uint16_t*>(to), box_pitch_, kTerms * depth_);
+  } else {
+    load_box(*tiles_, p_.type, from, shape, to, box_pitch_);
+    return true;
+  }
 }
 
 template <class In>
 bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels,
                            const PackedWeights& packed, std::byte* scratch) const {
   bool splits = true;
-  const RowsAt<const std::byte> in = load_input(buffers, block, group, layout_.at<In>(scratch, in_box_part_), splits);
+  Range line;
+  const RowsAt<const std::byte> in = load_input(buffers, block, group, layout_.at<In>(scratch, in_box_part_), line, splits);
+  // An infinity or NaN among the weights times a zero would spoil what does not read it.
+  if (!packed.finite) line = {std::max<int64_t>(line.begin, 0), std::min(line.end, axis_[2].in_extent)};
   if (!splits) return false;
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   void* result = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
@@ -350,7 +392,7 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
   thread_local std::vector<Phase<Real>> phases;
   const Real* zeros = layout_.at<Real>(workspace, zeros_part_);
   const BlockRows<Real> rows{
-      axis_,  p_.geometry.axis,          in, out, zeros, narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
+      axis_,  p_.geometry.axis,          in, out, zeros, line, narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
       width_, tiles_->max_rows[vectors_]};
   rows.point(block, layout_.at<std::byte>(scratch, pointers_part_), phases);
 

@@ -2,6 +2,8 @@
 // conv_transpose and backward_data as one thing: a convolution that gathers, out[j*out_step + phase] = sum over the taps of the
 // phase of in[j*in_step + delta] * w[k]. This file holds the index arithmetic, without any arithmetic on data.
 #pragma once
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "csrc/core/geometry.h"
@@ -54,6 +56,16 @@ struct GatherAxis {
         if (high < 0 || low >= in_extent) continue;
         first = low < 0 ? 0 : low < first ? low : first;
         last = high >= in_extent ? in_extent - 1 : high > last ? high : last;
+      }
+  }
+
+  // The same with positions outside the input; of no meaning where it is empty.
+  void reach_beyond(int64_t begin, int64_t end, int64_t& first, int64_t& last) const {
+    first = INT64_MAX, last = INT64_MIN;
+    for (const auto& taps : phases)
+      for (const Tap& tap : taps) {
+        first = std::min(first, begin * in_step + tap.delta);
+        last = std::max(last, (end - 1) * in_step + tap.delta);
       }
   }
 

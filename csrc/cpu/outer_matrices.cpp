@@ -286,14 +286,10 @@ void OuterMatrices::sum(const uint16_t* x, int64_t positions, int64_t part_of_y,
   const int64_t count = round_up(parts_of(positions, kPairs), kUnits), pitch = round_up(columns, lanes());
   for (int i = 0; i < split_.parts; ++i)
     tiles_->pair_rows(met.data(), i * part_of_y + offset + first, count, columns, pairs + i * pairs_plane(), pitch);
-  // The smallest products of parts first, while the sums are small; those below the rounding of the largest are left out.
-  OuterRun<float> runs[kMaxParts * kMaxParts];
-  int64_t run_count = 0;
-  for (int order = split_.orders - 1; order >= 0; --order)
-    for (int i = std::max(0, order - split_.parts + 1); i <= std::min(order, split_.parts - 1); ++i)
-      runs[run_count++] = {reinterpret_cast<const float*>(x + i * x_plane()), pairs + (order - i) * pairs_plane(), count};
+  const OuterRun<float> run{reinterpret_cast<const float*>(x), pairs, count};
   OuterTile<float> tile{};
-  tile.runs = runs, tile.run_count = run_count, tile.b_pitch = pitch, tile.add = add, tile.a_step = x_pitch() / kPairs;
+  tile.runs = &run, tile.run_count = 1, tile.b_pitch = pitch, tile.add = add, tile.a_step = x_pitch() / kPairs;
+  tile.parts = split_.parts, tile.orders = split_.orders, tile.a_plane = x_plane() / kPairs, tile.b_plane = pairs_plane();
   sum_panel(m.begin, m.end, panel, sums, tile);
 }
 

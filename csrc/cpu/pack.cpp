@@ -85,6 +85,8 @@ void load_box(const Tiles<float>& tiles, Type type, const void* from, Box box, b
     if (box.channel_stride != 1 && (box.stride[2] == 1 || box.extent[2] == 1)) {
       tiles.transpose_halves(reinterpret_cast<const uint16_t*>(line), box.channel_stride, reinterpret_cast<uint16_t*>(to), pitch,
                              box.extent[2], box.channels);
+    } else if (box.channel_stride == 1) {
+      for (int64_t p = 0; p < box.extent[2]; ++p) std::copy_n(line + p * box.stride[2], box.channels, to + p * pitch);
     } else {
       for (int64_t p = 0; p < box.extent[2]; ++p)
         for (int64_t c = 0; c < box.channels; ++c) to[p * pitch + c] = line[p * box.stride[2] + c * box.channel_stride];

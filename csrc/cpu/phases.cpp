@@ -101,9 +101,9 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c
               const std::byte* line = in.at(n, i0, i1, 0);
               for (int64_t j2 = c2.begin; j2 < c2.end; ++j2) {
                 const int64_t i2 = j2 * axis[2].in_step + t2.delta;
-                const bool valid = inside && i2 >= 0 && i2 < axis[2].in_extent;
-                used = used || valid;
-                *row++ = valid ? reinterpret_cast<const Real*>(line + i2 * in.axis[2]) : zeros;
+                used = used || (inside && i2 >= 0 && i2 < axis[2].in_extent);
+                *row++ = inside && i2 >= beyond.begin && i2 < beyond.end ? reinterpret_cast<const Real*>(line + i2 * in.axis[2])
+                                                                         : zeros;
               }
             }
         if (!used) continue;  // the next tap takes this one's place

@@ -48,7 +48,8 @@ struct BlockRows {
   const Axis* kernel;  // the problem's axes
   RowsAt<const std::byte> in;
   RowsAt<std::byte> out;
-  const Real* zeros;  // what a position outside reads
+  const Real* zeros;  // what a position outside reads, but for those that `in` has beyond the innermost axis
+  Range beyond;       // where it has them, and the input's own positions
   Real* sums;         // of each position, where results are narrow, else null
   int64_t sums_pitch;
   int64_t least_positions;  // of what a phase is cut into, by the taps that reach it

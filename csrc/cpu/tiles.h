@@ -57,8 +57,11 @@ struct OuterTile {
   bool add = true;
   int rows = 0;  // of the tile
   // Of tables with `a_by_channel` alone, where a_pitch is 1: from a[m] to a[m + 1], which are there up to a multiple of 16 rows.
-  // Counts of runs are multiples of 16, and columns of b are there up to whole vectors.
+  // Counts of runs are multiples of 16, and columns of b are there up to whole vectors. Rows hold parts of values, the largest
+  // first, so far apart; as in a gather tile.
   int64_t a_step = 1;
+  int parts = 1, orders = 1;
+  int64_t a_plane = 0, b_plane = 0;
 };
 
 // A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over t < taps, c <

@@ -35,39 +35,77 @@ inline void store_sums(float* sums, int64_t pitch) {
   if constexpr (Blocks > 1 && Vectors > 1) Amx::template store<3>(sums + kRows * pitch + kUnits, pitch * 4);
 }
 
-// Registers 0 to 3 hold sums [block of rows][vector], 4 and 5 rows, 6 and 7 a panel's columns.
+// Which products of part `a` of one operand and part `b` of the other are summed, but for that of the largest parts, such that
+// each step keeps one of the operands of the one before where it can.
+struct PartProduct {
+  int a, b;
+};
+struct SmallProducts {
+  PartProduct step[5] = {};
+  int count = 0;
+
+  SmallProducts(int parts, int orders) {
+    const auto take = [&](int a, int b) {
+      if (a < parts && b < parts && a + b < orders) step[count++] = {a, b};
+    };
+    take(0, 2), take(0, 1), take(1, 1), take(1, 0), take(2, 0);
+  }
+};
+
+template <class Amx, int Blocks, int Vectors>
+inline __attribute__((always_inline)) void clear_sums() {
+  Amx::template zero<0>();
+  if constexpr (Vectors > 1) Amx::template zero<1>();
+  if constexpr (Blocks > 1) Amx::template zero<2>();
+  if constexpr (Blocks > 1 && Vectors > 1) Amx::template zero<3>();
+}
+
+// Registers 0 to 3 hold sums [block of rows][vector], 4 and 5 rows of a, 6 and 7 columns of b.
+template <class Amx, int Blocks, int Vectors>
+inline __attribute__((always_inline)) void add_products() {
+  Amx::template add_product<0, 4, 6>();
+  if constexpr (Vectors > 1) Amx::template add_product<1, 4, 7>();
+  if constexpr (Blocks > 1) Amx::template add_product<2, 5, 6>();
+  if constexpr (Blocks > 1 && Vectors > 1) Amx::template add_product<3, 5, 7>();
+}
+
+template <class Amx, int Vectors>
+inline __attribute__((always_inline)) void load_columns(const float* b, int64_t pitch) {
+  Amx::template load<6>(b, pitch * 4);
+  if constexpr (Vectors > 1) Amx::template load<7>(b + AmxRows::kUnits, pitch * 4);
+}
+
 template <class Amx, class V, int Blocks, int Vectors>
 void amx_gather_tile(const GatherTile<float>& t) {
   constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits, width = Vectors * V::lanes;
   static_assert(V::lanes == kUnits && Blocks <= 2 && Vectors <= 2);
-  Amx::template zero<0>();
-  if (Vectors > 1) Amx::template zero<1>();
-  if (Blocks > 1) Amx::template zero<2>();
-  if (Blocks > 1 && Vectors > 1) Amx::template zero<3>();
+  clear_sums<Amx, Blocks, Vectors>();
   alignas(64) float copies[Blocks][kRows * kUnits];  // what rows beyond the tile hold does not matter
-  // Few lines can be under way at a time: results and the next tile's rows are asked for a few at each step.
+  // Few lines can be under way at a time: those of results are asked for a few at each step.
   constexpr int kAtOnce = 4;
   int asked = 0;
-  // The smallest products of all taps first, while the sums are small.
-  for (int order = t.orders - 1; order >= 0; --order)
+  const SmallProducts small(t.parts, t.orders);
+  constexpr PartProduct kLargest{0, 0};
+  // The small products of all taps first, while the sums are small.
+  const auto sum = [&](const PartProduct* step, int steps) {
     for (int64_t tap = 0; tap < t.taps; ++tap) {
       const float* const* rows = t.rows + tap * t.row_pitch;
       const AmxRows low(rows, Blocks > 1 ? kRows : t.count, t.first), high(rows + kRows, Blocks > 1 ? t.count - kRows : 0, t.first);
-      for (int i = order < t.parts ? 0 : order - t.parts + 1; i <= order && i < t.parts; ++i) {
-        const float* b = t.panels[tap] + ((t.parts - 1 - order + i) * t.plane + t.first) * width;
-        for (int64_t c = i * t.plane, end = c + t.depth; c < end; c += kUnits, b += kUnits * width) {
-          Amx::template load<4>(low.at(c, copies[0]), low.stride());
-          Amx::template load<6>(b, width * 4);
-          if constexpr (Vectors > 1) Amx::template load<7>(b + kUnits, width * 4);
-          if constexpr (Blocks > 1) Amx::template load<5>(high.at(c, copies[Blocks - 1]), high.stride());
+      for (int64_t c = 0; c < t.depth; c += kUnits)
+        for (int i = 0; i < steps; ++i) {
+          if (i == 0 || step[i].a != step[i - 1].a) {
+            Amx::template load<4>(low.at(step[i].a * t.plane + c, copies[0]), low.stride());
+            if constexpr (Blocks > 1) Amx::template load<5>(high.at(step[i].a * t.plane + c, copies[Blocks - 1]), high.stride());
+          }
+          if (i == 0 || step[i].b != step[i - 1].b)
+            load_columns<Amx, Vectors>(t.panels[tap] + ((t.parts - 1 - step[i].b) * t.plane + t.first + c) * width, width);
           for (const int last = std::min(asked + kAtOnce, t.count); asked < last; ++asked) prefetch_results<V, Vectors>(t, asked);
-          Amx::template add_product<0, 4, 6>();
-          if constexpr (Vectors > 1) Amx::template add_product<1, 4, 7>();
-          if constexpr (Blocks > 1) Amx::template add_product<2, 5, 6>();
-          if constexpr (Blocks > 1 && Vectors > 1) Amx::template add_product<3, 5, 7>();
+          add_products<Amx, Blocks, Vectors>();
         }
-      }
     }
+  };
+  if (small.count > 0) sum(small.step, small.count);
+  sum(&kLargest, 1);
   alignas(64) float sums[Blocks * kRows * width];
   store_sums<Amx, Blocks, Vectors>(sums, width);
   for (int m = 0; m < t.count; ++m) {
@@ -77,28 +115,28 @@ void amx_gather_tile(const GatherTile<float>& t) {
   }
 }
 
-// Registers as above: 0 to 3 sums, 4 and 5 channels of a, 6 and 7 rows of b.
 template <class Amx, class V, int Blocks, int Vectors>
 void amx_outer_tile(const OuterTile<float>& t) {
   constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits, width = Vectors * V::lanes;
-  Amx::template zero<0>();
-  if (Vectors > 1) Amx::template zero<1>();
-  if (Blocks > 1) Amx::template zero<2>();
-  if (Blocks > 1 && Vectors > 1) Amx::template zero<3>();
-  for (int64_t r = 0; r < t.run_count; ++r) {
-    const float* a = t.runs[r].a + t.a_offset;
-    const float* b = t.runs[r].b + t.b_offset;
-    for (int64_t left = t.runs[r].count; left > 0; left -= kRows, a += kUnits, b += kRows * t.b_pitch) {
-      Amx::template load<4>(a, t.a_step * 4);
-      Amx::template load<6>(b, t.b_pitch * 4);
-      if constexpr (Vectors > 1) Amx::template load<7>(b + kUnits, t.b_pitch * 4);
-      if constexpr (Blocks > 1) Amx::template load<5>(a + kRows * t.a_step, t.a_step * 4);
-      Amx::template add_product<0, 4, 6>();
-      if constexpr (Vectors > 1) Amx::template add_product<1, 4, 7>();
-      if constexpr (Blocks > 1) Amx::template add_product<2, 5, 6>();
-      if constexpr (Blocks > 1 && Vectors > 1) Amx::template add_product<3, 5, 7>();
-    }
-  }
+  clear_sums<Amx, Blocks, Vectors>();
+  const SmallProducts small(t.parts, t.orders);
+  constexpr PartProduct kLargest{0, 0};
+  const auto sum = [&](const PartProduct* step, int steps) {
+    for (int64_t r = 0; r < t.run_count; ++r)
+      for (int64_t p = 0; p < t.runs[r].count; p += kUnits)
+        for (int i = 0; i < steps; ++i) {
+          if (i == 0 || step[i].a != step[i - 1].a) {
+            const float* a = t.runs[r].a + t.a_offset + step[i].a * t.a_plane + p;
+            Amx::template load<4>(a, t.a_step * 4);
+            if constexpr (Blocks > 1) Amx::template load<5>(a + kRows * t.a_step, t.a_step * 4);
+          }
+          if (i == 0 || step[i].b != step[i - 1].b)
+            load_columns<Amx, Vectors>(t.runs[r].b + t.b_offset + step[i].b * t.b_plane + p * t.b_pitch, t.b_pitch);
+          add_products<Amx, Blocks, Vectors>();
+        }
+  };
+  if (small.count > 0) sum(small.step, small.count);
+  sum(&kLargest, 1);
   if (!t.add && t.rows == Blocks * kRows && t.columns == width) return store_sums<Amx, Blocks, Vectors>(t.out, t.out_pitch);
   alignas(64) float sums[Blocks * kRows * width];
   store_sums<Amx, Blocks, Vectors>(sums, width);
