@@ -29,6 +29,8 @@ namespace {
 // What one thread touches between two passes over a panel should stay in its L2 cache, of which 1 MB is common: a quarter for
 // each of the input box, the output box and the panel of a phase.
 constexpr int64_t kBoxBytes = 256 << 10;
+// Processors with matrix registers have 2 MB of it.
+constexpr int64_t kMatrixBoxBytes = 768 << 10, kRowsOfRegister = 16;
 constexpr int64_t kMaxCells = 512;            // of a block: beyond this a panel's trip into L1 is amortised
 constexpr int64_t kMinCells = 64;             // about ten tiles, for which a panel's trip into L1 is short
 constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
@@ -81,6 +83,7 @@ class Gather final : public Plan {
   void run_phase_exactly(const Phase<Real>& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
                          int64_t out_offset, const Real* bias) const;
 
+  bool matrices() const { return tiles_->depth_step > 1; }
   int64_t lanes() const { return tiles_->lanes; }
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t result_bytes() const { return bytes_of(p_.type); }
@@ -95,6 +98,7 @@ class Gather final : public Plan {
   int64_t channels_, columns_;  // of a group that are summed over, and of the result
   int64_t depth_;               // the former in units of a tile, of one part
   bool in_place_input_, in_place_output_, narrow_;
+  bool by_sample_;     // rows of a tile are of different samples
   bool ask_for_rows_;  // of the input in advance, as none is read twice (kernel <= stride)
   Panels<In> weights_;
   int64_t vectors_, width_, panels_;  // vectors and columns of a panel, panels of a group
@@ -124,6 +128,9 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   narrow_ = result_bytes() < int64_t(sizeof(Real));
   in_place_input_ =
       !kSplit && result_bytes() == int64_t(sizeof(In)) && channels_ == depth_ * kTerms && (in_.channel == 1 || channels_ == 1);
+  // Of lines shorter than a register's rows the same position of 16 samples is evenly spaced.
+  by_sample_ = matrices() && axis_[2].cells < kRowsOfRegister && p_.geometry.batch >= kRowsOfRegister;
+  if (by_sample_) in_place_input_ = false;
   const Range line = line_of(0, axis_[2].cells);
   if (axis_[2].cells < kShortLine && (line.begin < 0 || line.end > axis_[2].in_extent)) in_place_input_ = false;
   in_place_output_ = out_.channel == 1 || columns_ == 1;
@@ -168,9 +175,11 @@ void Gather<In>::choose_blocks() {
   const Geometry& g = p_.geometry;
   int64_t out_per_cell = 1, in_per_cell = 1, cells = g.batch;
   for (const GatherAxis& axis : axis_) out_per_cell *= axis.out_step, in_per_cell *= axis.in_step, cells *= axis.cells;
+  const int64_t together = by_sample_ ? kRowsOfRegister : 1;  // samples
+  const int64_t in_bytes = matrices() ? kMatrixBoxBytes : kBoxBytes;
   int64_t limit = kMaxCells;
   limit = std::min(limit, kPointerBytes / (taps() * int64_t(sizeof(void*))));
-  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (in_per_cell * split_.parts * channels_ * int64_t(sizeof(In))));
+  if (!in_place_input_) limit = std::min(limit, in_bytes / (in_per_cell * split_.parts * channels_ * int64_t(sizeof(In))));
   if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
   const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(channels_) * double(taps());
@@ -181,7 +190,8 @@ void Gather<In>::choose_blocks() {
   bool enough = false;
   for (;; limit = enough ? limit * 7 / 8 : std::max(kMinCells, limit / 2)) {
     block_samples_ =
-        std::min(cut_axes([&](int a) { return axis_[a].cells; }, limit, block_cells_), std::max<int64_t>(g.batch, 1));
+        together * cut_axes([&](int a) { return axis_[a].cells; }, std::max<int64_t>(limit / together, 1), block_cells_);
+    block_samples_ = std::min(block_samples_, std::max<int64_t>(g.batch, 1));
     const int64_t blocks = block_count() * g.groups;
     panels_per_item_ = blocks >= items ? panels_ : std::max<int64_t>(1, panels_ * blocks / items);
     enough = enough || blocks >= items || limit <= kMinCells || (blocks * panels_ >= items && limit <= 4 * kMinCells);
@@ -296,7 +306,7 @@ Range Gather<In>::line_of(int64_t begin, int64_t end) const {
   Range beyond;
   axis_[2].reach_beyond(begin, end, beyond.begin, beyond.end);
   const bool few = beyond.size() <= line.size() + kMostBeyond;
-  if (tiles_->depth_step > 1 && few) line = beyond;
+  if (matrices() && few) line = beyond;
   return {line.begin, line.end + 1};
 }
 
@@ -391,9 +401,16 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
 
   thread_local std::vector<Phase<Real>> phases;
   const Real* zeros = layout_.at<Real>(workspace, zeros_part_);
-  const BlockRows<Real> rows{
-      axis_,  p_.geometry.axis,          in, out, zeros, line, narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
-      width_, tiles_->max_rows[vectors_]};
+  const BlockRows<Real> rows{axis_,
+                             p_.geometry.axis,
+                             in,
+                             out,
+                             zeros,
+                             line,
+                             narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
+                             width_,
+                             by_sample_,
+                             tiles_->max_rows[vectors_]};
   rows.point(block, layout_.at<std::byte>(scratch, pointers_part_), phases);
 
   const Real* group_panels = packed.data + group * weights_.group();

@@ -68,11 +68,16 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c
   Phase<Real> phase{sample.size() * c0.size() * c1.size() * c2.size(), 0, nullptr, nullptr, nullptr, nullptr, nullptr};
   void** results = reinterpret_cast<void**>(const_cast<Real**>(next));
   void** to = results;
-  for (int64_t n = sample.begin; n < sample.end; ++n)
+  // From one sample or cell of a line to the next in the list; a line's cells are contiguous there but where samples are.
+  const int64_t samples = sample.size(), cells = c0.size() * c1.size() * c2.size();
+  const int64_t sample_step = by_sample ? 1 : cells, cell_step = by_sample ? samples : 1;
+  for (int64_t n = sample.begin; n < sample.end; ++n, to += sample_step) {
+    void** result = to;
     for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
       for (int64_t j1 = c1.begin; j1 < c1.end; ++j1)
-        for (int64_t j2 = c2.begin; j2 < c2.end; ++j2)
-          *to++ = out.at(n, j0 * axis[0].out_step + r[0], j1 * axis[1].out_step + r[1], j2 * axis[2].out_step + r[2]);
+        for (int64_t j2 = c2.begin; j2 < c2.end; ++j2, result += cell_step)
+          *result = out.at(n, j0 * axis[0].out_step + r[0], j1 * axis[1].out_step + r[1], j2 * axis[2].out_step + r[2]);
+  }
   next += phase.positions;
   phase.out = reinterpret_cast<Real**>(results);
   if (sums) {
@@ -91,25 +96,26 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c
     for (const Tap& t1 : axis[1].phases[size_t(r[1])])
       for (const Tap& t2 : axis[2].phases[size_t(r[2])]) {
         const int64_t place = order++;
-        const Real** row = next;
         bool used = false;
-        for (int64_t n = sample.begin; n < sample.end; ++n)
+        for (int64_t n = sample.begin; n < sample.end; ++n) {
+          const Real** row = next + (n - sample.begin) * sample_step;
           for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
             for (int64_t j1 = c1.begin; j1 < c1.end; ++j1) {
               const int64_t i0 = j0 * axis[0].in_step + t0.delta, i1 = j1 * axis[1].in_step + t1.delta;
               const bool inside = i0 >= 0 && i0 < axis[0].in_extent && i1 >= 0 && i1 < axis[1].in_extent;
               const std::byte* line = in.at(n, i0, i1, 0);
-              for (int64_t j2 = c2.begin; j2 < c2.end; ++j2) {
+              for (int64_t j2 = c2.begin; j2 < c2.end; ++j2, row += cell_step) {
                 const int64_t i2 = j2 * axis[2].in_step + t2.delta;
                 used = used || (inside && i2 >= 0 && i2 < axis[2].in_extent);
-                *row++ = inside && i2 >= beyond.begin && i2 < beyond.end ? reinterpret_cast<const Real*>(line + i2 * in.axis[2])
-                                                                         : zeros;
+                *row = inside && i2 >= beyond.begin && i2 < beyond.end ? reinterpret_cast<const Real*>(line + i2 * in.axis[2])
+                                                                       : zeros;
               }
             }
+        }
         if (!used) continue;  // the next tap takes this one's place
         phase.tap_order[phase.taps] = place;
         phase.tap_index[phase.taps++] = (t0.k * kernel[1].w + t1.k) * kernel[2].w + t2.k;
-        next = row;
+        next += phase.positions;
       }
   return phase;
 }

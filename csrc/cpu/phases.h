@@ -52,6 +52,7 @@ struct BlockRows {
   Range beyond;       // where it has them, and the input's own positions
   Real* sums;         // of each position, where results are narrow, else null
   int64_t sums_pitch;
+  bool by_sample;           // positions in the order of their samples for each cell, else of their cells for each sample
   int64_t least_positions;  // of what a phase is cut into, by the taps that reach it
 
   // How many pointers the lists of a block of so many positions in each phase have at most.
