@@ -7,6 +7,19 @@
 
 namespace torch_ext::cpu {
 
+namespace {
+
+// Those of some cells for which a tap reads positions of a range.
+Range cells_reading(const GatherAxis& axis, const Tap& tap, Range cells, Range positions) {
+  const auto first = [&](int64_t position) {
+    const int64_t cell = position > tap.delta ? parts_of(position - tap.delta, axis.in_step) : 0;
+    return std::clamp(cell, cells.begin, cells.end);
+  };
+  return {first(positions.begin), first(positions.end)};
+}
+
+}  // namespace
+
 template <class Real>
 int64_t BlockRows<Real>::pointers(const GatherAxis* axis, int64_t positions, bool narrow) {
   // Every position of a phase has a pointer for each of its taps and one or two to its result; each tap of a part of a phase, of
@@ -74,9 +87,10 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c
   for (int64_t n = sample.begin; n < sample.end; ++n, to += sample_step) {
     void** result = to;
     for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
-      for (int64_t j1 = c1.begin; j1 < c1.end; ++j1)
-        for (int64_t j2 = c2.begin; j2 < c2.end; ++j2, result += cell_step)
-          *result = out.at(n, j0 * axis[0].out_step + r[0], j1 * axis[1].out_step + r[1], j2 * axis[2].out_step + r[2]);
+      for (int64_t j1 = c1.begin; j1 < c1.end; ++j1) {
+        std::byte* at = out.at(n, j0 * axis[0].out_step + r[0], j1 * axis[1].out_step + r[1], c2.begin * axis[2].out_step + r[2]);
+        for (int64_t j2 = c2.begin; j2 < c2.end; ++j2, result += cell_step, at += axis[2].out_step * out.axis[2]) *result = at;
+      }
   }
   next += phase.positions;
   phase.out = reinterpret_cast<Real**>(results);
@@ -97,19 +111,21 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c
       for (const Tap& t2 : axis[2].phases[size_t(r[2])]) {
         const int64_t place = order++;
         bool used = false;
+        // The cells of a line for which `in` has a row, and those of which it is the input's.
+        const Range there = cells_reading(axis[2], t2, c2, beyond), real = cells_reading(axis[2], t2, c2, {0, axis[2].in_extent});
         for (int64_t n = sample.begin; n < sample.end; ++n) {
           const Real** row = next + (n - sample.begin) * sample_step;
           for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
             for (int64_t j1 = c1.begin; j1 < c1.end; ++j1) {
               const int64_t i0 = j0 * axis[0].in_step + t0.delta, i1 = j1 * axis[1].in_step + t1.delta;
               const bool inside = i0 >= 0 && i0 < axis[0].in_extent && i1 >= 0 && i1 < axis[1].in_extent;
-              const std::byte* line = in.at(n, i0, i1, 0);
-              for (int64_t j2 = c2.begin; j2 < c2.end; ++j2, row += cell_step) {
-                const int64_t i2 = j2 * axis[2].in_step + t2.delta;
-                used = used || (inside && i2 >= 0 && i2 < axis[2].in_extent);
-                *row = inside && i2 >= beyond.begin && i2 < beyond.end ? reinterpret_cast<const Real*>(line + i2 * in.axis[2])
-                                                                       : zeros;
-              }
+              used = used || (inside && real.size() > 0);
+              const std::byte* at = in.at(n, i0, i1, there.begin * axis[2].in_step + t2.delta);
+              const int64_t step = axis[2].in_step * in.axis[2], end = inside ? there.end : c2.begin;
+              int64_t j2 = c2.begin;
+              for (; j2 < std::min(there.begin, end); ++j2, row += cell_step) *row = zeros;
+              for (; j2 < end; ++j2, row += cell_step, at += step) *row = reinterpret_cast<const Real*>(at);
+              for (; j2 < c2.end; ++j2, row += cell_step) *row = zeros;
             }
         }
         if (!used) continue;  // the next tap takes this one's place
