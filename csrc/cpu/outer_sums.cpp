@@ -2,6 +2,7 @@
 #include "csrc/cpu/outer_sums.h"
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 #include "csrc/cpu/rounding.h"
@@ -11,6 +12,9 @@ namespace {
 
 // Of a chunk: below the former the trip of a tile's sums to L2 and back costs more than rows that come from L3.
 constexpr int64_t kMinPositions = 96, kMaxPositions = 256;
+// Where the sums stay in L1 their trip costs little, and the sums of chunks about as long as there are chunks are the most
+// accurate.
+constexpr int64_t kSmallSumsBytes = 32 << 10, kMinShortPositions = 24;
 constexpr int64_t kMatrixPositions = 512;  // the same for matrix registers, whose sums cost four times as much of a tile's time
 constexpr int64_t kParts = 16, kMaxParts = 64;  // that the positions are summed in; the latter for long sums
 constexpr int64_t kMinParts = 8;                // fewer than this do not occupy the threads
@@ -86,7 +90,11 @@ void OuterSums<Real>::choose_chunks() {
   for (const Axis& axis : g.axis) y_per_x *= std::min(axis.stride, std::max<int64_t>(axis.y, 1));
   const int64_t bytes = parts_ * (g.x_channels / terms_ + y_per_x * g.y_channels) * int64_t(sizeof(Real));
   int64_t most = terms_ * std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions);
-  if (tiles_->a_by_channel) most = kMatrixPositions;
+  if (tiles_->a_by_channel) {
+    most = kMatrixPositions;
+  } else if (taps() * g.x_channels * g.y_channels * int64_t(sizeof(Real)) <= kSmallSumsBytes) {
+    most = std::clamp<int64_t>(2 * int64_t(std::sqrt(double(g.batch * g.x_positions()))), kMinShortPositions, most);
+  }
   for (;; most = most * 7 / 8) {  // until there is one for each part
     cut_.chunk_samples = std::min(cut_axes([&](int a) { return g.axis[a].x; }, most, cut_.chunk_extent, terms_), g.batch);
     if (cut_.parts < kMinParts || chunk_count() >= cut_.parts || most <= kPositionsOfPart / 4) return;

@@ -66,7 +66,7 @@ def test_show_config_names_what_matters():
     text = torch_ext.show_config()
     text = text if isinstance(text, str) else str(text)
     assert torch.__version__.split("+")[0] in text
-    for word in ("torch", "compiler|gcc|clang|g\\+\\+", "portable|avx", "threads", "[Cc][Uu][Dd][Aa]"):
+    for word in ("torch", "compiler|gcc|clang|g\\+\\+", "portable|avx|amx", "threads", "[Cc][Uu][Dd][Aa]"):
         assert re.search(word, text), f"{word} is not in:\n{text}"
 
 
