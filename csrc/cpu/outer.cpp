@@ -172,17 +172,12 @@ void Outer<In>::runs_of(const Chunk& c, const int64_t* tap, const RowView<Real>&
   runs.a_pitch = x.axis[2];
   runs.b_pitch = y.axis[2] * axis[2].stride * kTerms;
   if (cut_.swapped) std::swap(runs.a_pitch, runs.b_pitch);
-  int64_t begin[kAxes], end[kAxes];
-  for (int a = 0; a < kAxes; ++a) {  // 0 <= i*stride + shift < y
-    const int64_t shift = tap[a] * axis[a].dilation - axis[a].offset;
-    begin[a] = std::max(c.x.begin[a], shift >= 0 ? 0 : parts_of(-shift, axis[a].stride));
-    end[a] = std::min(c.x.end[a], axis[a].y > shift ? parts_of(axis[a].y - shift, axis[a].stride) : 0);
-    if (begin[a] >= end[a]) return;
-  }
-  const int64_t first = begin[2] / kTerms, count = parts_of(end[2], kTerms) - first;  // rows of x
+  Range inside[kAxes];
+  if (!Base::connected(c.x, tap, inside)) return;
+  const int64_t first = inside[2].begin / kTerms, count = parts_of(inside[2].end, kTerms) - first;  // rows of x
   for (int64_t n = c.sample_begin; n < c.sample_end; ++n)
-    for (int64_t i0 = begin[0]; i0 < end[0]; ++i0)
-      for (int64_t i1 = begin[1]; i1 < end[1]; ++i1) {
+    for (int64_t i0 = inside[0].begin; i0 < inside[0].end; ++i0)
+      for (int64_t i1 = inside[1].begin; i1 < inside[1].end; ++i1) {
         const Real* of_x = x.origin + n * x.sample + i0 * x.axis[0] + i1 * x.axis[1] + first * x.axis[2];
         const Real* of_y = y.origin + n * y.sample + axis[0].reach(i0, tap[0]) * y.axis[0] +
                            axis[1].reach(i1, tap[1]) * y.axis[1] + axis[2].reach(first * kTerms, tap[2]) * y.axis[2];

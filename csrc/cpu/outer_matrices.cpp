@@ -18,7 +18,7 @@ namespace torch_ext::cpu {
 namespace {
 
 constexpr int64_t kPairs = 2, kUnits = 16;  // positions of a pair; pairs of a row of a register
-constexpr int64_t kSliceBytes = 128 << 10;  // of x or y that a thread brings at a time
+constexpr int64_t kSliceBytes = 128 << 10;  // of y that a thread brings at a time
 
 // Rows of channels of y, in halves; a row holds the parts of its values one behind the other, the largest first.
 struct RowsOfY {
@@ -120,19 +120,18 @@ bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel, 
   });
   RowsOfY y = y_in_place(buffers);
   if (!in_place_y_) {
-    const int64_t channels = g.groups * n_, room = split_.parts * y_room(channels), lines = g.axis[0].y * g.axis[1].y;
-    const int64_t at_once = std::clamp<int64_t>(kSliceBytes / (g.axis[2].y * room * int64_t(sizeof(uint16_t))), 1, g.axis[1].y);
+    const int64_t channels = g.groups * n_, row = split_.parts * y_room(channels), line = g.axis[2].y * row;
+    const int64_t plane = g.axis[1].y * line, sample = g.axis[0].y * plane;
+    const int64_t at_once = std::clamp<int64_t>(kSliceBytes / (line * int64_t(sizeof(uint16_t))), 1, g.axis[1].y);
     const int64_t slices = parts_of(g.axis[1].y, at_once);
     uint16_t* box = layout_.at<uint16_t>(workspace, y_part_);
     parallel.for_each(g.batch * g.axis[0].y * slices, [&](int64_t index, int) {
       const int64_t first = index % slices * at_once, n = index / slices / g.axis[0].y, o0 = index / slices % g.axis[0].y;
       const Region region{{o0, first, 0}, {o0 + 1, std::min(first + at_once, g.axis[1].y), g.axis[2].y}};
       RowsOfY rows;
-      if (!load_y(buffers, 0, channels, {n, n + 1}, region, box + ((n * lines) + o0 * g.axis[1].y + first) * g.axis[2].y * room,
-                  rows))
-        splits = false;
+      if (!load_y(buffers, 0, channels, {n, n + 1}, region, box + n * sample + o0 * plane + first * line, rows)) splits = false;
     });
-    y = {box, lines * g.axis[2].y * room, {g.axis[1].y * g.axis[2].y * room, g.axis[2].y * room, room}, y_room(channels)};
+    y = {box, sample, {plane, line, row}, y_room(channels)};
   }
   if (!splits) return false;
   const int64_t slices = parts_of(m_, unit_rows_);
@@ -196,6 +195,8 @@ bool OuterMatrices::load_line(const std::byte* from, int64_t step, int64_t count
   if (p_.type == Type::bf16) {
     if (channel == 1 && m_ > 1) {
       tiles_->transpose_halves(halves, step, to, pitch, m_, count);
+    } else if (step == 1) {
+      for (int64_t m = 0; m < m_; ++m) std::copy_n(halves + m * channel, count, to + m * pitch);
     } else {
       for (int64_t m = 0; m < m_; ++m)
         for (int64_t p = 0; p < count; ++p) to[m * pitch + p] = halves[m * channel + p * step];
@@ -260,12 +261,7 @@ bool OuterMatrices::point(const Chunk& c, const int64_t* tap, const RowsOfY& y) 
   const Axis* axis = p_.geometry.axis;
   met.assign(size_t(round_up(c.positions(), kPairs * kUnits)), zeros_.data());
   Range inside[kAxes];
-  for (int a = 0; a < kAxes; ++a) {  // 0 <= i*stride + shift < y
-    const int64_t shift = tap[a] * axis[a].dilation - axis[a].offset;
-    inside[a] = {std::max(c.x.begin[a], shift >= 0 ? 0 : parts_of(-shift, axis[a].stride)),
-                 std::min(c.x.end[a], axis[a].y > shift ? parts_of(axis[a].y - shift, axis[a].stride) : 0)};
-    if (inside[a].size() <= 0) return false;
-  }
+  if (!connected(c.x, tap, inside)) return false;
   const int64_t lines = c.x.end[1] - c.x.begin[1], length = c.x.end[2] - c.x.begin[2], step = y.axis[2] * axis[2].stride;
   for (int64_t n = c.sample_begin; n < c.sample_end; ++n)
     for (int64_t i0 = inside[0].begin; i0 < inside[0].end; ++i0)

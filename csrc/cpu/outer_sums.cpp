@@ -194,6 +194,18 @@ void OuterSums<Real>::tap_of(int64_t index, int64_t* tap) const {
 }
 
 template <class Real>
+bool OuterSums<Real>::connected(const Region& x, const int64_t* tap, Range* inside) const {
+  for (int a = 0; a < kAxes; ++a) {  // 0 <= i*stride + shift < y
+    const Axis& axis = p_.geometry.axis[a];
+    const int64_t shift = tap[a] * axis.dilation - axis.offset;
+    inside[a] = {std::max(x.begin[a], shift >= 0 ? 0 : parts_of(-shift, axis.stride)),
+                 std::min(x.end[a], axis.y > shift ? parts_of(axis.y - shift, axis.stride) : 0)};
+    if (inside[a].size() <= 0) return false;
+  }
+  return true;
+}
+
+template <class Real>
 void OuterSums<Real>::sum_panel(int64_t begin, int64_t end, int64_t panel, Real* sums, OuterTile<Real> tile) const {
   const int64_t first = panel * width();
   tile.columns = std::min(width(), n_ - first), tile.out_pitch = cut_.pitch;

@@ -58,6 +58,8 @@ class OuterSums : public Plan {
   // How far a chunk reaches at most.
   void longest_reach(bool pairs, int64_t* lengths) const;
   void tap_of(int64_t index, int64_t* tap) const;
+  // The positions of x that the tap connects with positions of y; returns whether there are any.
+  bool connected(const Region& x, const int64_t* tap, Range* inside) const;
   std::string describe_cut() const;
   // Rows [begin, end) of one panel of a tap's sums, in tiles of even height that are like `tile`.
   void sum_panel(int64_t begin, int64_t end, int64_t panel, Real* sums, OuterTile<Real> tile) const;
