@@ -84,8 +84,8 @@ struct Interior {
   int64_t begin, end;
   // From position i a tap leads to i*step + shift.
   void meet(int64_t step, int64_t shift, int64_t extent) {
-    begin = std::max(begin, shift >= 0 ? 0 : parts_of(-shift, step));
-    end = std::min(end, extent > shift ? parts_of(extent - shift, step) : 0);
+    begin = std::max(begin, first_reaching(0, shift, step));
+    end = std::min(end, first_reaching(extent, shift, step));
   }
 };
 

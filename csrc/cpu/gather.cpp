@@ -74,7 +74,7 @@ class Gather final : public Plan {
   // Returns whether the input can be split; else nothing is computed.
   bool run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const PackedWeights& packed,
                  std::byte* scratch) const;
-  RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box, Range& line,
+  RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, Range line, In* box,
                                      bool& splits) const;
   bool load_rows(const void* from, const Box& shape, In* to) const;
   Range line_of(int64_t begin, int64_t end) const;
@@ -303,21 +303,21 @@ Range Gather<In>::line_of(int64_t begin, int64_t end) const {
   Range line;
   axis_[2].reach(begin, end, line.begin, line.end);
   if (line.end < line.begin) return {0, 0};
-  Range beyond;
-  axis_[2].reach_beyond(begin, end, beyond.begin, beyond.end);
-  const bool few = beyond.size() <= line.size() + kMostBeyond;
-  if (matrices() && few) line = beyond;
+  if (matrices()) {
+    Range beyond;
+    axis_[2].reach_beyond(begin, end, beyond.begin, beyond.end);
+    if (beyond.size() <= line.size() + kMostBeyond) line = beyond;
+  }
   return {line.begin, line.end + 1};
 }
 
-// Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought. `line` becomes
-// what there is of the innermost axis.
+// Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought, with `line` of
+// the innermost axis.
 template <class In>
-RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const CellBlock& block, int64_t group, In* box,
-                                               Range& line, bool& splits) const {
+RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const CellBlock& block, int64_t group, Range line, In* box,
+                                               bool& splits) const {
   const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
   const int64_t start = group * channels_ * in_.channel, size = sizeof(In);
-  line = {0, axis_[2].in_extent};
   if (in_place_input_)
     return {static_cast<const std::byte*>(element(in, p_.type, start)),
             in_.outer * size,
@@ -333,15 +333,13 @@ RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const Cel
     offset += first[a] * in_.axis[a];
   }
   if (empty) return {};
-  line = line_of(block.cell[2].begin, block.cell[2].end);
   const int64_t before = std::max<int64_t>(first[2] - line.begin, 0), lines = shape.extent[0] * shape.extent[1];
   const int64_t row = box_pitch_ * size, sample = lines * line.size() * box_pitch_;
-  const int64_t behind = line.size() - before - shape.extent[2];
+  const bool whole = line.size() == shape.extent[2];
+  Box of_line = shape;
+  of_line.extent[0] = of_line.extent[1] = 1;
   for (int64_t n = block.sample.begin; n < block.sample.end; ++n) {
     const std::byte* from = static_cast<const std::byte*>(element(in, p_.type, n * in_.outer + offset));
-    Box of_line = shape;
-    of_line.extent[0] = of_line.extent[1] = 1;
-    const bool whole = before + behind == 0;
     for (int64_t l = 0; l < (whole ? 1 : lines); ++l) {
       In* to = box + (n - block.sample.begin) * sample + l * line.size() * box_pitch_;
       const void* source = element(from, p_.type, l / shape.extent[1] * shape.stride[0] + l % shape.extent[1] * shape.stride[1]);
@@ -373,10 +371,11 @@ template <class In>
 bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels,
                            const PackedWeights& packed, std::byte* scratch) const {
   bool splits = true;
-  Range line;
-  const RowsAt<const std::byte> in = load_input(buffers, block, group, layout_.at<In>(scratch, in_box_part_), line, splits);
+  const Range all{0, axis_[2].in_extent};
+  Range line = in_place_input_ ? all : line_of(block.cell[2].begin, block.cell[2].end);
+  const RowsAt<const std::byte> in = load_input(buffers, block, group, line, layout_.at<In>(scratch, in_box_part_), splits);
   // An infinity or NaN among the weights times a zero would spoil what does not read it.
-  if (!packed.finite) line = {std::max<int64_t>(line.begin, 0), std::min(line.end, axis_[2].in_extent)};
+  if (!packed.finite) line = {std::max(line.begin, all.begin), std::min(line.end, all.end)};
   if (!splits) return false;
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   void* result = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;

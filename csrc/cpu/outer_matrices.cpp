@@ -6,6 +6,7 @@
 // float16 are sums of bf16 parts, as in gather.cpp, with a plane for each part.
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -37,9 +38,10 @@ class OuterMatrices final : public OuterSums<float> {
   bool sum_units(const Buffers& buffers, const Parallel& parallel, float* sums) const override;
   bool load_x(const Buffers& buffers, const Chunk& chunk, int64_t group, uint16_t* planes) const;
   bool load_line(const std::byte* from, int64_t step, int64_t count, uint16_t* to) const;
-  bool load_y(const Buffers& buffers, int64_t first_channel, int64_t channels, Range samples, const Region& region, uint16_t* box,
-              RowsOfY& rows) const;
+  bool load_y(const Buffers& buffers, int64_t first_channel, int64_t channels, Range samples, const Region& region,
+              uint16_t* box) const;
   RowsOfY y_in_place(const Buffers& buffers) const;
+  RowsOfY y_boxed(int64_t channels, int64_t first_sample, const Region& region, const uint16_t* box) const;
   bool point(const Chunk& chunk, const int64_t* tap, const RowsOfY& y) const;
   void sum(const uint16_t* x, int64_t positions, int64_t part_of_y, int64_t offset, Range m, int64_t panel, float* pairs,
            float* sums, bool add) const;
@@ -91,9 +93,10 @@ bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t gr
   int64_t offset = group * n_;
   if (!load_x(buffers, c, group, x)) return false;
   if (!in_place_y_) {
-    if (!load_y(buffers, group * n_, n_, {c.sample_begin, c.sample_end}, reach(c.x, false),
-                layout_.at<uint16_t>(scratch, y_part_), y))
-      return false;
+    const Region region = reach(c.x, false);
+    uint16_t* box = layout_.at<uint16_t>(scratch, y_part_);
+    if (!load_y(buffers, group * n_, n_, {c.sample_begin, c.sample_end}, region, box)) return false;
+    y = y_boxed(n_, c.sample_begin, region, box);
     offset = 0;
   }
   for (int64_t t = 0; t < taps(); ++t) {
@@ -120,18 +123,17 @@ bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel, 
   });
   RowsOfY y = y_in_place(buffers);
   if (!in_place_y_) {
-    const int64_t channels = g.groups * n_, row = split_.parts * y_room(channels), line = g.axis[2].y * row;
-    const int64_t plane = g.axis[1].y * line, sample = g.axis[0].y * plane;
-    const int64_t at_once = std::clamp<int64_t>(kSliceBytes / (line * int64_t(sizeof(uint16_t))), 1, g.axis[1].y);
-    const int64_t slices = parts_of(g.axis[1].y, at_once);
+    const int64_t channels = g.groups * n_;
     uint16_t* box = layout_.at<uint16_t>(workspace, y_part_);
+    y = y_boxed(channels, 0, {{0, 0, 0}, {g.axis[0].y, g.axis[1].y, g.axis[2].y}}, box);
+    const int64_t at_once = std::clamp<int64_t>(kSliceBytes / (y.axis[1] * int64_t(sizeof(uint16_t))), 1, g.axis[1].y);
+    const int64_t slices = parts_of(g.axis[1].y, at_once);
     parallel.for_each(g.batch * g.axis[0].y * slices, [&](int64_t index, int) {
       const int64_t first = index % slices * at_once, n = index / slices / g.axis[0].y, o0 = index / slices % g.axis[0].y;
       const Region region{{o0, first, 0}, {o0 + 1, std::min(first + at_once, g.axis[1].y), g.axis[2].y}};
-      RowsOfY rows;
-      if (!load_y(buffers, 0, channels, {n, n + 1}, region, box + n * sample + o0 * plane + first * line, rows)) splits = false;
+      uint16_t* to = box + n * y.sample + o0 * y.axis[0] + first * y.axis[1];
+      if (!load_y(buffers, 0, channels, {n, n + 1}, region, to)) splits = false;
     });
-    y = {box, sample, {plane, line, row}, y_room(channels)};
   }
   if (!splits) return false;
   const int64_t slices = parts_of(m_, unit_rows_);
@@ -228,9 +230,20 @@ RowsOfY OuterMatrices::y_in_place(const Buffers& buffers) const {
   return {static_cast<const uint16_t*>(buffers.y), p_.y.outer, {p_.y.axis[0], p_.y.axis[1], p_.y.axis[2]}, 0};
 }
 
-// Returns whether all can be split.
+// Of a box of a region of samples from the first on, one behind the other.
+RowsOfY OuterMatrices::y_boxed(int64_t channels, int64_t first_sample, const Region& region, const uint16_t* box) const {
+  const int64_t room = y_room(channels), row = split_.parts * room;
+  const auto extent = [&](int a) { return std::max<int64_t>(region.end[a] - region.begin[a], 0); };
+  const int64_t line = extent(2) * row, plane = extent(1) * line, sample = extent(0) * plane;
+  return {box - first_sample * sample - region.begin[0] * plane - region.begin[1] * line - region.begin[2] * row,
+          sample,
+          {plane, line, row},
+          room};
+}
+
+// Brings a region of some samples to a box; returns whether all can be split.
 bool OuterMatrices::load_y(const Buffers& buffers, int64_t first_channel, int64_t channels, Range samples, const Region& region,
-                           uint16_t* box, RowsOfY& rows) const {
+                           uint16_t* box) const {
   const Strides& s = p_.y;
   const int64_t room = y_room(channels), row = split_.parts * room;
   Box shape{{}, {s.axis[0], s.axis[1], s.axis[2]}, channels, s.channel};
@@ -239,13 +252,8 @@ bool OuterMatrices::load_y(const Buffers& buffers, int64_t first_channel, int64_
     shape.extent[a] = std::max<int64_t>(region.end[a] - region.begin[a], 0);
     corner += region.begin[a] * s.axis[a];
   }
-  const int64_t line = shape.extent[2] * row, plane = shape.extent[1] * line, sample = shape.extent[0] * plane;
-  rows = {box - samples.begin * sample - region.begin[0] * plane - region.begin[1] * line - region.begin[2] * row,
-          sample,
-          {plane, line, row},
-          room};
   bool good = true;
-  for (int64_t n = samples.begin; n < samples.end; ++n, box += sample) {
+  for (int64_t n = samples.begin; n < samples.end; ++n, box += shape.positions() * row) {
     const void* from = element(buffers.y, p_.type, n * s.outer + corner);
     if (p_.type == Type::bf16) {
       load_box(*tiles_, p_.type, from, shape, reinterpret_cast<bf16*>(box), row);

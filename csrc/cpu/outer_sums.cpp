@@ -198,8 +198,8 @@ bool OuterSums<Real>::connected(const Region& x, const int64_t* tap, Range* insi
   for (int a = 0; a < kAxes; ++a) {  // 0 <= i*stride + shift < y
     const Axis& axis = p_.geometry.axis[a];
     const int64_t shift = tap[a] * axis.dilation - axis.offset;
-    inside[a] = {std::max(x.begin[a], shift >= 0 ? 0 : parts_of(-shift, axis.stride)),
-                 std::min(x.end[a], axis.y > shift ? parts_of(axis.y - shift, axis.stride) : 0)};
+    inside[a] = {std::max(x.begin[a], first_reaching(0, shift, axis.stride)),
+                 std::min(x.end[a], first_reaching(axis.y, shift, axis.stride))};
     if (inside[a].size() <= 0) return false;
   }
   return true;

@@ -12,8 +12,7 @@ namespace {
 // Those of some cells for which a tap reads positions of a range.
 Range cells_reading(const GatherAxis& axis, const Tap& tap, Range cells, Range positions) {
   const auto first = [&](int64_t position) {
-    const int64_t cell = position > tap.delta ? parts_of(position - tap.delta, axis.in_step) : 0;
-    return std::clamp(cell, cells.begin, cells.end);
+    return std::clamp(first_reaching(position, tap.delta, axis.in_step), cells.begin, cells.end);
   };
   return {first(positions.begin), first(positions.end)};
 }
@@ -41,8 +40,7 @@ void BlockRows<Real>::cut(const GatherAxis& axis, int64_t r, Range cells, int64_
   thread_local std::vector<int64_t> ends;
   ends.clear();
   for (const Tap& tap : axis.phases[size_t(r)])  // inside from the first of these cells up to the second
-    for (const int64_t border : {int64_t(0), axis.in_extent})
-      ends.push_back(border > tap.delta ? parts_of(border - tap.delta, axis.in_step) : 0);
+    for (const int64_t border : {int64_t(0), axis.in_extent}) ends.push_back(first_reaching(border, tap.delta, axis.in_step));
   std::sort(ends.begin(), ends.end());
   const int64_t least = parts_of(least_positions, std::max<int64_t>(positions, 1));  // cells
   for (const int64_t end : ends)
@@ -81,7 +79,7 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c
   Phase<Real> phase{sample.size() * c0.size() * c1.size() * c2.size(), 0, nullptr, nullptr, nullptr, nullptr, nullptr};
   void** results = reinterpret_cast<void**>(const_cast<Real**>(next));
   void** to = results;
-  // From one sample or cell of a line to the next in the list; a line's cells are contiguous there but where samples are.
+  // In the lists, from one sample to the next and from one cell to the next.
   const int64_t samples = sample.size(), cells = c0.size() * c1.size() * c2.size();
   const int64_t sample_step = by_sample ? 1 : cells, cell_step = by_sample ? samples : 1;
   for (int64_t n = sample.begin; n < sample.end; ++n, to += sample_step) {

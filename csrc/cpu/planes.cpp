@@ -41,7 +41,7 @@ void Planes<Real>::load(const void* in, const Range* cell, int64_t channels, Rea
           for (int64_t q1 = 0; q1 < extent_[1]; ++q1, line += extent_[2]) {
             const int64_t i0 = origin(0, s0) + q0 * axis_[0].in_step, i1 = origin(1, s1) + q1 * axis_[1].in_step;
             const int64_t i2 = origin(2, s2);
-            int64_t first = i2 >= 0 ? 0 : parts_of(-i2, step), last = parts_of(axis_[2].in_extent - i2, step);
+            int64_t first = first_reaching(0, i2, step), last = first_reaching(axis_[2].in_extent, i2, step);
             first = std::min(first, extent_[2]), last = std::clamp(last, first, extent_[2]);
             if (!inside(0, i0) || !inside(1, i1)) first = last = 0;
             for (int64_t c = 0; c < channels; ++c) {

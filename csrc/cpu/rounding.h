@@ -19,6 +19,11 @@ inline int64_t round_up(int64_t value, int64_t multiple) { return parts_of(value
 // The size of the parts where `value` is cut evenly into as few of at most `most` as there can be.
 inline int64_t even_part(int64_t value, int64_t most) { return value > 0 ? parts_of(value, parts_of(value, most)) : 0; }
 
+// The first i >= 0 for which i*step + shift is at least `value`.
+inline int64_t first_reaching(int64_t value, int64_t shift, int64_t step) {
+  return value > shift ? parts_of(value - shift, step) : 0;
+}
+
 // Cuts axes of extent(a) into even pieces, the innermost ones first, of which one has at most about `room` positions; pieces of
 // the innermost axis are multiples of `multiple`. Returns how many samples there is room for.
 template <class Extent>

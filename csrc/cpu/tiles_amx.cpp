@@ -73,6 +73,8 @@ struct Floats {
 #include "csrc/cpu/tiles_results.inl"
 //
 #include "csrc/cpu/tiles_amx.inl"
+//
+#include "csrc/cpu/tiles_speed.inl"
 
 // Whether a product of small integers is right.
 bool multiplies() {
@@ -107,51 +109,31 @@ bool multiplies() {
   return true;
 }
 
-// What a thread does with registers 0 to 3 when it multiplies what is in its L1 cache.
-void multiply(const float* a, const float* b) {
-  Registers::load<4>(a, 64);
-  Registers::load<6>(b, 64);
-  Registers::load<7>(b + 256, 64);
-  Registers::load<5>(a + 256, 64);
-  Registers::add_product<0, 4, 6>();
-  Registers::add_product<1, 4, 7>();
-  Registers::add_product<2, 5, 6>();
-  Registers::add_product<3, 5, 7>();
-}
-
-template <class F>
-double seconds(F f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 }  // namespace amx
 
 // From the median of some tries each, in turns, of a millisecond in all: a core's other hyperthread comes and goes.
 double matrix_speed() {
   static const double speed = [] {
-    constexpr int kTries = 9, kRounds = 1000, kSums = 12;
+    constexpr int kTries = 9, kRounds = 1000;
     alignas(64) static const float operands[512] = {};
+    const __m512 one = _mm512_set1_ps(1);
     double matrices[kTries], vectors[kTries];
     amx::Registers::enter();
     for (int i = 0; i < kTries; ++i) {
       matrices[i] = amx::seconds([&] {
-        for (int round = 0; round < kRounds; ++round) amx::multiply(operands, operands);
-      });
-      vectors[i] = amx::seconds([&] {
-        __m512 sums[kSums];
-        for (__m512& sum : sums) sum = _mm512_setzero_ps();
         for (int round = 0; round < kRounds; ++round) {
-          TORCH_EXT_UNROLL for (__m512& sum : sums) sum = _mm512_fmadd_ps(sum, sum, sum);
-          TORCH_EXT_UNROLL for (__m512& sum : sums) asm volatile("" : "+v"(sum));
+          amx::Registers::load<4>(operands, 64);
+          amx::Registers::load<5>(operands + 256, 64);
+          amx::load_columns<amx::Registers, 2>(operands, 128);
+          amx::add_products<amx::Registers, 2, 2>();
         }
       });
+      vectors[i] = amx::seconds_of_sums(kRounds, [&](__m512 sum) { return _mm512_fmadd_ps(one, one, sum); });
     }
     amx::Registers::leave();
     std::sort(matrices, matrices + kTries);
     std::sort(vectors, vectors + kTries);
-    return (4. * 16 * 16 * 32 / matrices[kTries / 2]) / (kSums * 16 / vectors[kTries / 2]);
+    return (4. * 16 * 16 * 32 / matrices[kTries / 2]) / (amx::kTimedSums * 16 / vectors[kTries / 2]);
   }();
   return speed;
 }

@@ -139,19 +139,7 @@ constexpr Tiles<float> with_pairs(Tiles<float> table) {
   return table;
 }
 
-// The time of some rounds of independent sums, enough of them to hide the latency of an instruction in every pipe.
-template <class F>
-double seconds(F f) {
-  constexpr int kSums = 12, kRounds = 500;
-  __m512 sums[kSums];
-  for (__m512& sum : sums) sum = _mm512_setzero_ps();
-  const auto start = std::chrono::steady_clock::now();
-  for (int round = 0; round < kRounds; ++round) {
-    TORCH_EXT_UNROLL for (__m512& sum : sums) sum = f(sum);
-    TORCH_EXT_UNROLL for (__m512& sum : sums) asm volatile("" : "+v"(sum));
-  }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+#include "csrc/cpu/tiles_speed.inl"
 
 }  // namespace avx512_bf16
 
@@ -165,10 +153,13 @@ const Tiles<float>& pair_tiles() {
 bool pairs_are_fast() {
   static const bool fast = detected_isa() >= Isa::avx512_bf16 && [] {
     const __m512 one = _mm512_set1_ps(1);
+    constexpr int kRounds = 500;
     double floats = 1, pairs = 1;
     for (int i = 0; i < 8; ++i) {
-      floats = std::min(floats, avx512_bf16::seconds([&](__m512 sum) { return _mm512_fmadd_ps(one, one, sum); }));
-      pairs = std::min(pairs, avx512_bf16::seconds([&](__m512 sum) { return avx512_bf16::Pairs::fma(one, one, sum); }));
+      floats =
+          std::min(floats, avx512_bf16::seconds_of_sums(kRounds, [&](__m512 sum) { return _mm512_fmadd_ps(one, one, sum); }));
+      pairs = std::min(pairs,
+                       avx512_bf16::seconds_of_sums(kRounds, [&](__m512 sum) { return avx512_bf16::Pairs::fma(one, one, sum); }));
     }
     return 3 * pairs < 4 * floats;
   }();

@@ -127,6 +127,17 @@ bool split(const float* from, int64_t count, int parts, uint16_t* to, int64_t pi
   return splits;
 }
 
+// Tiles::pair.
+bool pair(const uint16_t* even, const uint16_t* odd, float* to, int64_t count) {
+  bool finite = true;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint16_t halves[] = {even ? even[i] : uint16_t(0), odd ? odd[i] : uint16_t(0)};
+    std::memcpy(to + i, halves, sizeof(halves));
+    finite = finite && std::isfinite(wide(halves[0])) && std::isfinite(wide(halves[1]));
+  }
+  return finite;
+}
+
 // With what the table of the processor's own pairs has besides tiles.
 const cpu::Tiles<float>& tiles() {
   static const cpu::Tiles<float> table = [] {
@@ -136,21 +147,9 @@ const cpu::Tiles<float>& tiles() {
       for (int64_t j = 0; j < columns; ++j)
         for (int64_t i = 0; i < 16; ++i) to[offsets[j] + i] = i < rows ? from[i * pitch + j] : 0;
     };
-    t.pair = [](const uint16_t* even, const uint16_t* odd, float* to, int64_t count) {
-      bool finite = true;
-      for (int64_t i = 0; i < count; ++i) {
-        const uint16_t pair[] = {even ? even[i] : uint16_t(0), odd ? odd[i] : uint16_t(0)};
-        std::memcpy(to + i, pair, sizeof(pair));
-        finite = finite && std::isfinite(wide(pair[0])) && std::isfinite(wide(pair[1]));
-      }
-      return finite;
-    };
+    t.pair = pair;
     t.pair_rows = [](const uint16_t* const* rows, int64_t offset, int64_t pairs, int64_t count, float* to, int64_t pitch) {
-      for (int64_t i = 0; i < pairs; ++i)
-        for (int64_t j = 0; j < count; ++j) {
-          const uint16_t pair[] = {rows[2 * i][offset + j], rows[2 * i + 1][offset + j]};
-          std::memcpy(to + i * pitch + j, pair, sizeof(pair));
-        }
+      for (int64_t i = 0; i < pairs; ++i) pair(rows[2 * i] + offset, rows[2 * i + 1] + offset, to + i * pitch, count);
     };
     t.finite = [](const float* values, int64_t count) {
       const auto* halves = reinterpret_cast<const uint16_t*>(values);
