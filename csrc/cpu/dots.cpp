@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "csrc/cpu/kernels.h"
@@ -38,7 +37,7 @@ class Dots final : public Plan {
   void choose_blocks();
   int64_t block_count() const;
   void sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch, Real* sums) const;
-  bool store(const Buffers& buffers, int64_t group, const Real* sums) const;
+  bool store(const Buffers& buffers, int64_t channel, Real* sums) const;
 
   int64_t taps() const { return p_.geometry.w_positions(); }
   double flops() const { return 2.0 * double(p_.geometry.x_size()) * double(p_.geometry.y_channels * taps()); }
@@ -133,11 +132,12 @@ void Dots<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
       sum_block(buffers, block, first, count, layout_.thread(workspace, thread), of_part);
   });
   std::atomic<bool> finite{true};
-  parallel.for_each(all, [&](int64_t group, int) {
-    Real* to = sums + group * group_sums();
+  const int64_t channel_sums = columns() * tiles_->lanes;
+  parallel.for_each(all * p_.geometry.x_channels, [&](int64_t channel, int) {
+    Real* to = sums + channel * channel_sums;
     for (int64_t part = 1; part < parts_; ++part)
-      for (int64_t i = 0; i < group_sums(); ++i) to[i] += to[part * all * group_sums() + i];
-    if (!store(buffers, group, to)) finite = false;
+      for (int64_t i = 0; i < channel_sums; ++i) to[i] += to[part * all * group_sums() + i];
+    if (!store(buffers, channel, to)) finite = false;
   });
   // An infinity or NaN in x may have met the zeros around y, in taps that do not connect the two.
   if (!finite) exact_->run(buffers, parallel);
@@ -188,33 +188,29 @@ void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group,
   }
 }
 
-// Returns whether all sums are finite.
+// The weights of one channel of x, of all groups. Returns whether all are finite.
 template <class Real>
-bool Dots<Real>::store(const Buffers& buffers, int64_t group, const Real* sums) const {
+bool Dots<Real>::store(const Buffers& buffers, int64_t channel, Real* sums) const {
   const Geometry& g = p_.geometry;
-  const int64_t start = group * g.x_channels * p_.w.outer;
-  bool finite = true;
+  const auto weight = [&](int64_t offset) { return element(buffers.w, p_.type, channel * p_.w.outer + offset); };
   // Taps that reach nothing are zero.
   if (columns() < g.y_channels * taps())
-    for (int64_t ic = 0; ic < g.x_channels; ++ic)
-      for (int64_t oc = 0; oc < g.y_channels; ++oc)
-        for (int64_t k0 = 0; k0 < g.axis[0].w; ++k0)
-          for (int64_t k1 = 0; k1 < g.axis[1].w; ++k1)
-            for (int64_t k2 = 0; k2 < g.axis[2].w; ++k2) {
-              const Real zero = 0;
-              tiles_->narrow(p_.type, &zero,
-                             element(buffers.w, p_.type,
-                                     start + ic * p_.w.outer + oc * p_.w.channel + k0 * p_.w.axis[0] + k1 * p_.w.axis[1] +
-                                         k2 * p_.w.axis[2]),
-                             1);
-            }
-  for (int64_t ic = 0; ic < g.x_channels; ++ic)
-    for (int64_t offset : weight_offsets_) {
-      const Real sum = std::accumulate(sums, sums + tiles_->lanes, Real(0));
-      sums += tiles_->lanes;
-      finite = finite && std::isfinite(sum);
-      tiles_->narrow(p_.type, &sum, element(buffers.w, p_.type, start + ic * p_.w.outer + offset), 1);
-    }
+    for (int64_t oc = 0; oc < g.y_channels; ++oc)
+      for (int64_t k0 = 0; k0 < g.axis[0].w; ++k0)
+        for (int64_t k1 = 0; k1 < g.axis[1].w; ++k1)
+          for (int64_t k2 = 0; k2 < g.axis[2].w; ++k2) {
+            const Real zero = 0;
+            const int64_t offset = oc * p_.w.channel + k0 * p_.w.axis[0] + k1 * p_.w.axis[1] + k2 * p_.w.axis[2];
+            tiles_->narrow(p_.type, &zero, weight(offset), 1);
+          }
+  bool finite = true;
+  for (int64_t offset : weight_offsets_) {
+    for (int64_t half = tiles_->lanes / 2; half > 0; half /= 2)  // each sum waits for four others, not for sixteen
+      for (int64_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+    finite = finite && std::isfinite(sums[0]);
+    tiles_->narrow(p_.type, sums, weight(offset), 1);
+    sums += tiles_->lanes;
+  }
   return finite;
 }
 

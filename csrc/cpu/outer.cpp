@@ -21,6 +21,8 @@
 namespace torch_ext::cpu {
 namespace {
 
+constexpr int64_t kSliceBytes = 64 << 10;  // of x and y that a thread brings at a time
+
 // What an outer-product tile sums over, with the pitches that all its runs share.
 template <class Real>
 struct Runs {
@@ -101,9 +103,9 @@ bool Outer<In>::sum_units(const Buffers& buffers, const Parallel& parallel, Real
   std::atomic<bool> finite{true};
   const int64_t batch = p_.geometry.batch;
   const RowView<Real> x =
-      x_.load_all(buffers.x, batch, groups, kChunkBytes, layout_.template at<Real>(workspace, x_part_), parallel, finite);
+      x_.load_all(buffers.x, batch, groups, kSliceBytes, layout_.template at<Real>(workspace, x_part_), parallel, finite);
   const RowView<Real> y =
-      y_.load_all(buffers.y, batch, groups, kChunkBytes, layout_.template at<Real>(workspace, y_part_), parallel, finite);
+      y_.load_all(buffers.y, batch, groups, kSliceBytes, layout_.template at<Real>(workspace, y_part_), parallel, finite);
   if (!finite) return false;
   const int64_t slices = parts_of(m_, unit_rows_);
   parallel.for_each(groups * taps * panels_ * slices, [&](int64_t index, int) {

@@ -18,8 +18,8 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kPairs = 2, kUnits = 16;  // positions of a pair; pairs of a row of a register
-constexpr int64_t kSliceBytes = 128 << 10;  // of y that a thread brings at a time
+constexpr int64_t kPairs = 2, kUnits = 16;                      // positions of a pair; pairs of a row of a register
+constexpr int64_t kSliceChannels = 64, kPieceBytes = 32 << 10;  // of x and y, that a thread brings at a time
 
 // Rows of channels of y, in halves; a row holds the parts of its values one behind the other, the largest first.
 struct RowsOfY {
@@ -36,8 +36,8 @@ class OuterMatrices final : public OuterSums<float> {
 
  private:
   bool sum_units(const Buffers& buffers, const Parallel& parallel, float* sums) const override;
-  bool load_x(const Buffers& buffers, const Chunk& chunk, int64_t group, uint16_t* planes) const;
-  bool load_line(const std::byte* from, int64_t step, int64_t count, uint16_t* to) const;
+  bool load_x(const Buffers& buffers, const Chunk& chunk, int64_t group, Range m, uint16_t* planes) const;
+  bool load_line(const std::byte* from, int64_t step, int64_t count, int64_t channels, uint16_t* to) const;
   bool load_y(const Buffers& buffers, int64_t first_channel, int64_t channels, Range samples, const Region& region,
               uint16_t* box) const;
   RowsOfY y_in_place(const Buffers& buffers) const;
@@ -91,7 +91,7 @@ bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t gr
   uint16_t* x = layout_.at<uint16_t>(scratch, x_part_);
   RowsOfY y = y_in_place(buffers);
   int64_t offset = group * n_;
-  if (!load_x(buffers, c, group, x)) return false;
+  if (!load_x(buffers, c, group, {0, m_}, x)) return false;
   if (!in_place_y_) {
     const Region region = reach(c.x, false);
     uint16_t* box = layout_.at<uint16_t>(scratch, y_part_);
@@ -118,21 +118,27 @@ bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel, 
   const Geometry& g = p_.geometry;
   std::atomic<bool> splits{true};
   uint16_t* all_x = layout_.at<uint16_t>(workspace, x_part_);
-  parallel.for_each(g.groups * chunk_count(), [&](int64_t index, int) {
-    if (!load_x(buffers, chunk(index / g.groups), index % g.groups, all_x + index * x_chunk())) splits = false;
+  const int64_t x_slices = parts_of(m_, kSliceChannels);
+  parallel.for_each(g.groups * chunk_count() * x_slices, [&](int64_t index, int) {
+    const int64_t of_group = index / x_slices, first = index % x_slices * kSliceChannels;
+    const Range m{first, std::min(first + kSliceChannels, m_)};
+    if (!load_x(buffers, chunk(of_group / g.groups), of_group % g.groups, m, all_x + of_group * x_chunk())) splits = false;
   });
   RowsOfY y = y_in_place(buffers);
   if (!in_place_y_) {
     const int64_t channels = g.groups * n_;
     uint16_t* box = layout_.at<uint16_t>(workspace, y_part_);
     y = y_boxed(channels, 0, {{0, 0, 0}, {g.axis[0].y, g.axis[1].y, g.axis[2].y}}, box);
-    const int64_t at_once = std::clamp<int64_t>(kSliceBytes / (y.axis[1] * int64_t(sizeof(uint16_t))), 1, g.axis[1].y);
-    const int64_t slices = parts_of(g.axis[1].y, at_once);
-    parallel.for_each(g.batch * g.axis[0].y * slices, [&](int64_t index, int) {
-      const int64_t first = index % slices * at_once, n = index / slices / g.axis[0].y, o0 = index / slices % g.axis[0].y;
-      const Region region{{o0, first, 0}, {o0 + 1, std::min(first + at_once, g.axis[1].y), g.axis[2].y}};
-      uint16_t* to = box + n * y.sample + o0 * y.axis[0] + first * y.axis[1];
-      if (!load_y(buffers, 0, channels, {n, n + 1}, region, to)) splits = false;
+    const auto extent = [&](int a) { return g.axis[a].y; };
+    int64_t piece[kAxes];
+    cut_axes(extent, kPieceBytes / (y.axis[2] * int64_t(sizeof(uint16_t))), piece);
+    parallel.for_each(g.batch * piece_count(extent, piece), [&](int64_t index, int) {
+      Range taken[kAxes];
+      take_piece(index, extent, piece, taken);
+      const Region region{{taken[0].begin, taken[1].begin, taken[2].begin}, {taken[0].end, taken[1].end, taken[2].end}};
+      uint16_t* to = box + index * y.sample;
+      for (int a = 0; a < kAxes; ++a) to += region.begin[a] * y.axis[a];
+      if (!load_y(buffers, 0, channels, {index, index + 1}, region, to)) splits = false;
     });
   }
   if (!splits) return false;
@@ -158,12 +164,12 @@ bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel, 
   return true;
 }
 
-// planes[part][channel][position]; returns whether all is finite and can be split.
-bool OuterMatrices::load_x(const Buffers& buffers, const Chunk& c, int64_t group, uint16_t* planes) const {
+// Some channels of planes[part][channel][position]; returns whether all is finite and can be split.
+bool OuterMatrices::load_x(const Buffers& buffers, const Chunk& c, int64_t group, Range m, uint16_t* planes) const {
   const Strides& s = p_.x;
   // Samples and axes, of which neighbours are merged where they lie as one.
   int64_t extent[kAxes + 1] = {c.sample_end - c.sample_begin}, stride[kAxes + 1] = {s.outer};
-  int64_t start = c.sample_begin * s.outer + group * m_ * s.channel;
+  int64_t start = c.sample_begin * s.outer + (group * m_ + m.begin) * s.channel;
   for (int a = 0; a < kAxes; ++a) {
     extent[a + 1] = c.x.end[a] - c.x.begin[a], stride[a + 1] = s.axis[a];
     start += c.x.begin[a] * s.axis[a];
@@ -172,40 +178,41 @@ bool OuterMatrices::load_x(const Buffers& buffers, const Chunk& c, int64_t group
     extent[kAxes] *= std::exchange(extent[a - 1], 1);
   const int64_t count = extent[kAxes], positions = c.positions(), end = round_up(positions, kPairs * kUnits);
   bool good = true;
-  uint16_t* to = planes;
+  uint16_t* to = planes + m.begin * x_pitch();
   for (int64_t n = 0; n < extent[0]; ++n)
     for (int64_t i0 = 0; i0 < extent[1]; ++i0)
       for (int64_t i1 = 0; i1 < extent[2]; ++i1, to += count) {
         const int64_t index = start + n * stride[0] + i0 * stride[1] + i1 * stride[2];
-        good = load_line(static_cast<const std::byte*>(element(buffers.x, p_.type, index)), stride[kAxes], count, to) && good;
+        good = load_line(static_cast<const std::byte*>(element(buffers.x, p_.type, index)), stride[kAxes], count, m.size(), to) &&
+               good;
       }
   for (int i = 0; i < split_.parts; ++i)
-    for (int64_t m = 0; m < m_; ++m) {
-      uint16_t* channel = planes + i * x_plane() + m * x_pitch();
+    for (int64_t row = m.begin; row < m.end; ++row) {
+      uint16_t* channel = planes + i * x_plane() + row * x_pitch();
       std::fill(channel + positions, channel + end, uint16_t(0));
       if (p_.type == Type::bf16) good = tiles_->finite(reinterpret_cast<const float*>(channel), end / kPairs) && good;
     }
   return good;
 }
 
-// A line of positions, `step` apart, of all channels.
-bool OuterMatrices::load_line(const std::byte* from, int64_t step, int64_t count, uint16_t* to) const {
+// A line of positions, `step` apart, of some channels.
+bool OuterMatrices::load_line(const std::byte* from, int64_t step, int64_t count, int64_t channels, uint16_t* to) const {
   constexpr int64_t kPiece = 64;  // positions whose parts stay in L1
   const int64_t pitch = x_pitch(), channel = p_.x.channel;
   const auto* halves = reinterpret_cast<const uint16_t*>(from);
   bool good = true;
   if (p_.type == Type::bf16) {
-    if (channel == 1 && m_ > 1) {
-      tiles_->transpose_halves(halves, step, to, pitch, m_, count);
+    if (channel == 1 && channels > 1) {
+      tiles_->transpose_halves(halves, step, to, pitch, channels, count);
     } else if (step == 1) {
-      for (int64_t m = 0; m < m_; ++m) std::copy_n(halves + m * channel, count, to + m * pitch);
+      for (int64_t m = 0; m < channels; ++m) std::copy_n(halves + m * channel, count, to + m * pitch);
     } else {
-      for (int64_t m = 0; m < m_; ++m)
+      for (int64_t m = 0; m < channels; ++m)
         for (int64_t p = 0; p < count; ++p) to[m * pitch + p] = halves[m * channel + p * step];
     }
   } else if (step == 1 && channel != 1) {
     float wide[kPiece];
-    for (int64_t m = 0; m < m_; ++m)
+    for (int64_t m = 0; m < channels; ++m)
       for (int64_t p = 0; p < count; p += kPiece) {
         const int64_t piece = std::min(kPiece, count - p);
         tiles_->widen(p_.type, element(from, p_.type, m * channel + p), wide, piece);
@@ -213,14 +220,14 @@ bool OuterMatrices::load_line(const std::byte* from, int64_t step, int64_t count
       }
   } else {
     thread_local std::vector<uint16_t> stage;
-    const int64_t room = y_room(m_), row = split_.parts * room;
+    const int64_t room = y_room(channels), row = split_.parts * room;
     stage.resize(size_t(kPiece * row));
     for (int64_t p = 0; p < count; p += kPiece) {
       const int64_t piece = std::min(kPiece, count - p);
-      const Box line{{1, 1, piece}, {0, 0, step}, m_, channel};
+      const Box line{{1, 1, piece}, {0, 0, step}, channels, channel};
       good = split_box(*tiles_, p_.type, element(from, p_.type, p * step), line, split_.parts, stage.data(), row, room) && good;
       for (int i = 0; i < split_.parts; ++i)
-        tiles_->transpose_halves(stage.data() + i * room, row, to + i * x_plane() + p, pitch, m_, piece);
+        tiles_->transpose_halves(stage.data() + i * room, row, to + i * x_plane() + p, pitch, channels, piece);
     }
   }
   return good;

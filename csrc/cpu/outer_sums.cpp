@@ -10,6 +10,7 @@
 namespace torch_ext::cpu {
 namespace {
 
+constexpr int64_t kChunkBytes = 256 << 10;  // of rows of a and b: a quarter of the L2 cache
 // Of a chunk: below the former the trip of a tile's sums to L2 and back costs more than rows that come from L3.
 constexpr int64_t kMinPositions = 96, kMaxPositions = 256;
 // Where the sums stay in L1 their trip costs little, and the sums of chunks about as long as there are chunks are the most
@@ -20,8 +21,8 @@ constexpr int64_t kParts = 16, kMaxParts = 64;  // that the positions are summed
 constexpr int64_t kMinParts = 8;                // fewer than this do not occupy the threads
 constexpr int64_t kPositionsOfPart = 256;       // adding a part costs as much as summing one position
 constexpr int64_t kPartsBytes = 64 << 20;
-constexpr double kUnitFlops = 4e6;  // of weights that one thread sums at a time: 20 to 50 microseconds
-constexpr int64_t kStoreBytes = 128 << 10;
+constexpr double kUnitFlops = 4e6;         // of weights that one thread sums at a time: 20 to 50 microseconds
+constexpr int64_t kStoreBytes = 16 << 10;  // of sums, with their parts, that a thread adds and stores at a time
 
 }  // namespace
 
@@ -224,33 +225,36 @@ void OuterSums<Real>::clear(int64_t begin, int64_t end, int64_t panel, Real* sum
   for (int64_t m = begin; m < end; ++m) std::fill_n(sums + m * cut_.pitch + first, columns, Real(0));
 }
 
-// Adds the parts in their order and brings the sums into the result's layout, some rows at a time.
+// Adds the parts in their order and brings the sums into the result's layout, some rows at a time; where they are transposed on
+// the way, also one tap at a time.
 template <class Real>
 void OuterSums<Real>::store(const Buffers& buffers, const Parallel& parallel, Real* sums) const {
   const Geometry& g = p_.geometry;
   const int64_t m_stride = cut_.swapped ? p_.w.channel : p_.w.outer, n_stride = cut_.swapped ? p_.w.outer : p_.w.channel;
   const bool transposed = m_stride == 1 && n_stride != 1;
-  const int64_t least = transposed ? std::min<int64_t>(lanes(), m_) : 1;
-  const int64_t rows = std::clamp<int64_t>(kStoreBytes / (taps() * cut_.pitch * int64_t(sizeof(Real))), least, m_);
-  const int64_t slices = parts_of(m_, rows), part_stride = g.groups * group_sums();
-  parallel.for_each(g.groups * slices, [&](int64_t index, int) {
-    const int64_t group = index / slices, begin = index % slices * rows, end = std::min(begin + rows, m_);
+  const int64_t at_once = transposed ? 1 : taps(), least = transposed ? std::min<int64_t>(lanes(), m_) : 1;
+  const int64_t row_bytes = std::max<int64_t>(cut_.parts, 1) * at_once * cut_.pitch * int64_t(sizeof(Real));
+  const int64_t rows = std::clamp<int64_t>(kStoreBytes / row_bytes, least, m_);
+  const int64_t slices = parts_of(m_, rows), steps = taps() / at_once, part_stride = g.groups * group_sums();
+  parallel.for_each(g.groups * steps * slices, [&](int64_t index, int) {
+    const int64_t group = index / slices / steps, first = index / slices % steps * at_once, begin = index % slices * rows;
+    const int64_t end = std::min(begin + rows, m_), corner = group * g.x_channels * p_.w.outer;
     Real* of_group = sums + group * group_sums();
     for (int64_t part = 1; part < cut_.parts; ++part)
-      for (int64_t t = 0; t < taps(); ++t) {
+      for (int64_t t = first; t < first + at_once; ++t) {
         Real* to = of_group + (t * m_ + begin) * cut_.pitch;
         const Real* from = to + part * part_stride;
         for (int64_t i = 0; i < (end - begin) * cut_.pitch; ++i) to[i] += from[i];
       }
-    const int64_t corner = group * g.x_channels * p_.w.outer;
-    for (int64_t t = 0; transposed && t < taps(); ++t) {
+    if (transposed) {
       int64_t tap[kAxes];
-      tap_of(t, tap);
+      tap_of(first, tap);
       const int64_t at = corner + begin + tap[0] * p_.w.axis[0] + tap[1] * p_.w.axis[1] + tap[2] * p_.w.axis[2];
-      store_box(*tiles_, p_.type, of_group + (t * m_ + begin) * cut_.pitch, cut_.pitch, element(buffers.w, p_.type, at),
+      store_box(*tiles_, p_.type, of_group + (first * m_ + begin) * cut_.pitch, cut_.pitch, element(buffers.w, p_.type, at),
                 {{1, 1, end - begin}, {0, 0, 1}, n_, n_stride});
+      return;
     }
-    for (int64_t m = begin; !transposed && m < end; ++m)
+    for (int64_t m = begin; m < end; ++m)
       store_box(*tiles_, p_.type, of_group + m * cut_.pitch, m_ * cut_.pitch, element(buffers.w, p_.type, corner + m * m_stride),
                 {{g.axis[0].w, g.axis[1].w, g.axis[2].w}, {p_.w.axis[0], p_.w.axis[1], p_.w.axis[2]}, n_, n_stride});
   });

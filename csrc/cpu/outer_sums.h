@@ -9,8 +9,6 @@
 
 namespace torch_ext::cpu {
 
-inline constexpr int64_t kChunkBytes = 256 << 10;  // of rows of a and b: a quarter of the L2 cache
-
 // What kernels that add to the same sums agree on.
 struct Cut {
   bool swapped;   // a is y, b is x

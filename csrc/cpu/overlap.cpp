@@ -180,8 +180,11 @@ void Overlap<Real>::run(const Buffers& buffers, const Parallel& parallel) const 
   } else {
     std::fill_n(bias, g.groups * columns_, Real(0));
   }
-  parallel.for_each(g.groups, [&](int64_t group, int) {
-    pack_weights(element(buffers.w, p_.type, group * g.x_channels * p_.w.outer), weights + group * group_weights());
+  const int64_t taps = g.axis[0].w * g.axis[1].w;
+  parallel.for_each(g.groups * taps, [&](int64_t index, int) {
+    const int64_t group = index / taps, k0 = index % taps / g.axis[1].w, k1 = index % g.axis[1].w;
+    const int64_t corner = group * g.x_channels * p_.w.outer + k0 * p_.w.axis[0] + k1 * p_.w.axis[1];
+    pack_weights(element(buffers.w, p_.type, corner), weights + index * (group_weights() / taps));
   });
   parallel.for_each(items(), [&](int64_t index, int thread) {
     std::byte* scratch = layout_.thread(workspace, thread);
@@ -202,20 +205,14 @@ void Overlap<Real>::run(const Buffers& buffers, const Parallel& parallel) const 
   });
 }
 
-// packed[k0, k1][rows of a tile][c][row], row = channel*taps2 + k2
+// Of one k0 and k1: packed[rows of a tile][c][row], row = channel*taps2 + k2
 template <class Real>
 void Overlap<Real>::pack_weights(const void* from, Real* to) const {
-  const Geometry& g = p_.geometry;
-  for (int64_t k0 = 0; k0 < g.axis[0].w; ++k0)
-    for (int64_t k1 = 0; k1 < g.axis[1].w; ++k1)
-      for (int64_t m = 0; m < rows(); m += row_part())
-        for (int64_t c = 0; c < g.x_channels; ++c)
-          for (int64_t row = m; row < std::min(m + row_part(), rows()); ++row)
-            tiles_->widen(p_.type,
-                          element(from, p_.type,
-                                  c * p_.w.outer + row / taps2_ * p_.w.channel + k0 * p_.w.axis[0] + k1 * p_.w.axis[1] +
-                                      row % taps2_ * p_.w.axis[2]),
-                          to++, 1);
+  for (int64_t m = 0; m < rows(); m += row_part())
+    for (int64_t c = 0; c < p_.geometry.x_channels; ++c)
+      for (int64_t row = m; row < std::min(m + row_part(), rows()); ++row)
+        tiles_->widen(p_.type, element(from, p_.type, c * p_.w.outer + row / taps2_ * p_.w.channel + row % taps2_ * p_.w.axis[2]),
+                      to++, 1);
 }
 
 // The input of a block as planes whose rows follow each other.

@@ -40,7 +40,7 @@ Panels<In>::Panels(const Problem& p, const Tiles<Real>& tiles, int parts)
 
 template <class In>
 bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) const {
-  constexpr int64_t kPackBytes = 256 << 10;  // for one thread at a time
+  constexpr int64_t kPackBytes = 64 << 10;  // for one thread at a time
   const int64_t bytes = panel() * int64_t(sizeof(Real));
   const int64_t chunk = round_up(std::max<int64_t>(1, depth_ * kPackBytes / std::max<int64_t>(bytes, 1)), 16);
   const int64_t chunks = parts_of(depth_, chunk);

@@ -16,32 +16,49 @@ namespace {
 
 double processor_seconds() { return double(std::clock()) / CLOCKS_PER_SEC; }
 
-// The number of items of the stage of a plan that takes most of its time, by the processor's clock and once all pages are there,
-// so that what else the machine does has no part in it.
-int64_t main_items(const Problem& problem, int threads) {
+// How much longer a plan takes than where its work is shared evenly: each stage is cut into equal items, of which each is taken
+// by the next thread that is free.
+struct Imbalance {
+  double main_stage, all;
+};
+
+// Stages weigh what they take by the processor's clock, the shortest time of some runs, so that what else the machine does has
+// little part in it.
+Imbalance imbalance(const Problem& problem, int threads) {
+  constexpr int kRuns = 3;
+  struct Stage {
+    int64_t items;
+    double seconds;
+  };
   const auto plan = cpu::make_plan(problem, cpu::active_isa(), threads);
-  int64_t items = 0;
-  double longest = 0;
+  std::vector<Stage> stages;
+  size_t stage = 0;
   const cpu::Parallel serial{threads, [&](int64_t count, const std::function<void(int64_t, int)>& task) {
                                const double start = processor_seconds();
                                for (int64_t i = 0; i < count; ++i) task(i, 0);
                                const double seconds = processor_seconds() - start;
-                               if (seconds > longest) longest = seconds, items = count;
+                               if (stage == stages.size()) stages.push_back({count, seconds});
+                               stages[stage].seconds = std::min(stages[stage].seconds, seconds);
+                               ++stage;
                              }};
   const Geometry& g = problem.geometry;
   std::vector<float> x(size_t(g.x_size()), 1), w(size_t(g.w_size()), 1), y(size_t(g.y_size()), 1);
   const size_t bytes = size_t(plan->workspace_bytes() + 63) / 64 * 64 + 64;
   const std::unique_ptr<void, decltype(&std::free)> workspace(std::aligned_alloc(64, bytes), std::free);
-  for (int run = 0; run < 2; ++run) {
-    longest = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    stage = 0;
     plan->run({x.data(), w.data(), y.data(), nullptr, workspace.get()}, serial);
   }
-  return items;
+  const auto extra = [&](const Stage& s) { return double((s.items + threads - 1) / threads * threads) / double(s.items) - 1; };
+  const auto longest =
+      std::max_element(stages.begin(), stages.end(), [](const Stage& a, const Stage& b) { return a.seconds < b.seconds; });
+  double seconds = 0, lost = 0;
+  for (const Stage& s : stages) seconds += s.seconds, lost += s.seconds * extra(s);
+  return {extra(*longest), lost / seconds};
 }
 
 class Threads : public testing::TestWithParam<int> {};
 
-// Equal items, each taken by the next thread that is free.
 TEST_P(Threads, ShareRealLayersEvenly) {
   const int threads = GetParam();
   for (const Case& c : large_cases())
@@ -51,10 +68,9 @@ TEST_P(Threads, ShareRealLayersEvenly) {
         const Geometry& g = problem.geometry;
         const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
         if (flops < (threads == 64 ? 64e6 : 16e6) * threads) continue;  // some fifty microseconds a thread, or two hundred
-        const int64_t items = main_items(problem, threads);
-        const double imbalance = double((items + threads - 1) / threads * threads) / double(items) - 1;
-        EXPECT_LT(imbalance, 0.15) << items << " items for " << threads << " threads: " << cpu::describe(problem) << " "
-                                   << c.name;
+        const Imbalance lost = imbalance(problem, threads);
+        EXPECT_LT(lost.main_stage, 0.15) << threads << " threads: " << cpu::describe(problem) << " " << c.name;
+        EXPECT_LT(lost.all, 0.3) << threads << " threads: " << cpu::describe(problem) << " " << c.name;
       }
 }
 
