@@ -218,7 +218,7 @@ bool pairs_pay(const Axis& axis) {
 std::shared_ptr<Plan> make_outer_of_pairs(const Problem& p, const Tiles<float>& tiles, const Request& request) {
   if (!accepts(p) || p.type == Type::f64) return nullptr;
   const Tiles<float>& exact = cpu::tiles<float>(std::min(request.isa, Isa::avx512));
-  if (tiles.a_by_channel) return make_outer_of_matrices(p, tiles, request.threads, exact);
+  if (tiles.matrices) return make_outer_of_matrices(p, tiles, request.threads, exact);
   if (p.type != Type::bf16 || !pairs_pay(p.geometry.axis[kAxes - 1])) return nullptr;  // vectors multiply float32 as fast
   return std::make_shared<Outer<bf16>>(p, tiles, request.threads, &exact);
 }

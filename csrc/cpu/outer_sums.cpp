@@ -71,7 +71,7 @@ void OuterSums<Real>::choose_cut() {
   // contiguous in the result.
   const auto narrow = [&](int64_t side, int64_t other) { return side < std::min(tiles_->max_vectors * lanes(), 2 * other); };
   const bool x_narrow = narrow(g.x_channels, g.y_channels), y_narrow = narrow(g.y_channels, g.x_channels);
-  cut_.swapped = !tiles_->a_by_channel && (x_narrow == y_narrow ? p_.w.outer == 1 && g.x_channels > 1 : y_narrow);
+  cut_.swapped = !tiles_->matrices && (x_narrow == y_narrow ? p_.w.outer == 1 && g.x_channels > 1 : y_narrow);
   cut_.pitch = round_up(cut_.swapped ? g.x_channels : g.y_channels, lanes());
   const int64_t sums_bytes =
       g.groups * taps() * (cut_.swapped ? g.y_channels : g.x_channels) * cut_.pitch * int64_t(sizeof(Real));
@@ -91,7 +91,7 @@ void OuterSums<Real>::choose_chunks() {
   for (const Axis& axis : g.axis) y_per_x *= std::min(axis.stride, std::max<int64_t>(axis.y, 1));
   const int64_t bytes = parts_ * (g.x_channels / terms_ + y_per_x * g.y_channels) * int64_t(sizeof(Real));
   int64_t most = terms_ * std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions);
-  if (tiles_->a_by_channel) {
+  if (tiles_->matrices) {
     most = kMatrixPositions;
   } else if (taps() * g.x_channels * g.y_channels * int64_t(sizeof(Real)) <= kSmallSumsBytes) {
     most = std::clamp<int64_t>(2 * int64_t(std::sqrt(double(g.batch * g.x_positions()))), kMinShortPositions, most);

@@ -3,12 +3,15 @@
 // positions, and the taps of the innermost axis join the channels as rows of a matrix product
 //   lines[(channel, k2)][i1, i2] = sum over the taps of the outer axes, input channels of w[c, channel, k] * x[c, i0, i1, i2]
 // whose right side is the input as it lies in memory, whole rows at a time. The innermost axis is then an overlap-add of those
-// lines. Nothing is multiplied by a zero of a border, and each loaded vector serves as many rows as a tile has.
+// lines. Nothing is multiplied by a zero of a border, and each loaded vector serves as many rows as a tile has. bf16 are
+// multiplied as pairs of input channels where instructions for that are fast, vectors or matrices.
+#include "csrc/cpu/overlap.h"
+
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "csrc/cpu/gather.h"
-#include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
@@ -25,10 +28,13 @@ constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;
 constexpr int64_t kMinDepth = 4;  // input channels: below it the overlap-add costs as much as the product
 
-template <class Real>
+template <class In>
 class Overlap final : public Plan {
+  using Real = typename Operand<In>::Real;  // in which is summed
+  static constexpr int64_t kTerms = Operand<In>::terms;
+
  public:
-  Overlap(const Problem& problem, Isa isa, int threads);
+  Overlap(const Problem& problem, const Tiles<Real>& tiles, int threads);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return layout_.bytes(); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
@@ -58,10 +64,15 @@ class Overlap final : public Plan {
   void store(const Buffers& buffers, const Block& block, const Real* results) const;
 
   int64_t lanes() const { return tiles_->lanes; }
+  // Units of a row.
+  int64_t depth() const { return round_up(parts_of(p_.geometry.x_channels, kTerms), tiles_->depth_step); }
   // Rows of the product, cut evenly into tiles.
   int64_t rows() const { return columns_ * taps2_; }
-  int64_t row_part() const { return parts_of(rows(), parts_of(rows(), tiles_->max_wide_rows)); }
-  int64_t group_weights() const { return p_.geometry.axis[0].w * p_.geometry.axis[1].w * rows() * p_.geometry.x_channels; }
+  int64_t row_part() const { return even_part(rows(), tiles_->max_wide_rows); }
+  int64_t tile_weights() const { return round_up(row_part(), tiles_->row_step) * depth(); }
+  int64_t tap_weights() const { return parts_of(rows(), row_part()) * tile_weights(); }
+  int64_t group_weights() const { return p_.geometry.axis[0].w * p_.geometry.axis[1].w * tap_weights(); }
+  int64_t room() const { return rows() + round_up(row_part(), tiles_->row_step); }  // of lines, of a product
   int64_t most_rows() const { return std::max<int64_t>(1, line_pitch_ / width_); }
   int64_t result_rows(int axis) const { return block_[axis] * axis_[axis].out_step; }
 
@@ -78,15 +89,15 @@ class Overlap final : public Plan {
   Layout::Part weights_part_, bias_part_, box_part_, results_part_, lines_part_;
 };
 
-template <class Real>
-Overlap<Real>::Overlap(const Problem& problem, Isa isa, int threads)
+template <class In>
+Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threads)
     : p_(problem),
-      tiles_(&tiles<Real>(isa)),
+      tiles_(&tiles),
       axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
       columns_(p_.geometry.y_channels),
       taps2_(p_.geometry.axis[2].w),
       width_(p_.geometry.axis[2].x) {
-  const bool same_type = bytes_of(p_.type) == int64_t(sizeof(Real));
+  const bool same_type = kTerms == 1 && bytes_of(p_.type) == int64_t(sizeof(Real));
   // Small planes come to cache faster in one piece than channel by channel, and planes a multiple of a KB apart would share a few
   // sets of the cache there.
   const int64_t plane = p_.x.channel * int64_t(sizeof(Real));
@@ -115,18 +126,18 @@ Overlap<Real>::Overlap(const Problem& problem, Isa isa, int threads)
   result_pitch_ = result_rows(0) * result_rows(1) * axis_[2].out_extent;
   weights_part_ = layout_.shared(g.groups * group_weights() * real);
   bias_part_ = layout_.shared(g.groups * columns_ * real);
-  box_part_ = layout_.per_thread(in_place_input_ ? 0 : g.x_channels * box_pitch_ * real);
+  box_part_ = layout_.per_thread(in_place_input_ ? 0 : depth() * box_pitch_ * real);
   results_part_ = layout_.per_thread(in_place_output_ ? 0 : columns_ * result_pitch_ * real);
-  lines_part_ = layout_.per_thread((rows() * line_pitch_ + axis_[2].out_step * round_up(axis_[2].cells, lanes())) * real);
+  lines_part_ = layout_.per_thread((room() * line_pitch_ + axis_[2].out_step * round_up(axis_[2].cells, lanes())) * real);
   layout_.finish(threads);
 }
 
-template <class Real>
-void Overlap<Real>::choose_blocks() {
+template <class In>
+void Overlap<In>::choose_blocks() {
   const Geometry& g = p_.geometry;
   const int64_t real = sizeof(Real);
   int64_t limit = axis_[0].cells * axis_[1].cells;
-  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (g.x_channels * width_ * real));
+  if (!in_place_input_) limit = std::min(limit, kBoxBytes / (depth() * width_ * real));
   if (!in_place_output_)
     limit = std::min(limit, kBoxBytes / (columns_ * axis_[0].out_step * axis_[1].out_step * axis_[2].out_extent * real));
   limit = std::max<int64_t>(limit, 1);
@@ -144,13 +155,13 @@ void Overlap<Real>::choose_blocks() {
   line_pitch_ = round_up(most * width_, lanes());
 }
 
-template <class Real>
-int64_t Overlap<Real>::items() const {
+template <class In>
+int64_t Overlap<In>::items() const {
   return p_.geometry.batch * p_.geometry.groups * parts_of(axis_[0].cells, block_[0]) * parts_of(axis_[1].cells, block_[1]);
 }
 
-template <class Real>
-typename Overlap<Real>::Block Overlap<Real>::block(int64_t index) const {
+template <class In>
+typename Overlap<In>::Block Overlap<In>::block(int64_t index) const {
   Block b;
   for (int a = 1; a >= 0; --a) {
     const int64_t parts = parts_of(axis_[a].cells, block_[a]), begin = index % parts * block_[a];
@@ -162,15 +173,15 @@ typename Overlap<Real>::Block Overlap<Real>::block(int64_t index) const {
   return b;
 }
 
-template <class Real>
-std::string Overlap<Real>::describe() const {
+template <class In>
+std::string Overlap<In>::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
   return text(rows()) + " rows in tiles of " + text(row_part()) + ", block " + text(block_[0]) + "x" + text(block_[1]) +
          (in_place_input_ ? "" : ", input boxed") + (in_place_output_ ? "" : ", output boxed");
 }
 
-template <class Real>
-void Overlap<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
+template <class In>
+void Overlap<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
   Real* weights = layout_.at<Real>(workspace, weights_part_);
@@ -184,7 +195,7 @@ void Overlap<Real>::run(const Buffers& buffers, const Parallel& parallel) const 
   parallel.for_each(g.groups * taps, [&](int64_t index, int) {
     const int64_t group = index / taps, k0 = index % taps / g.axis[1].w, k1 = index % g.axis[1].w;
     const int64_t corner = group * g.x_channels * p_.w.outer + k0 * p_.w.axis[0] + k1 * p_.w.axis[1];
-    pack_weights(element(buffers.w, p_.type, corner), weights + index * (group_weights() / taps));
+    pack_weights(element(buffers.w, p_.type, corner), weights + index * tap_weights());
   });
   parallel.for_each(items(), [&](int64_t index, int thread) {
     std::byte* scratch = layout_.thread(workspace, thread);
@@ -199,25 +210,35 @@ void Overlap<Real>::run(const Buffers& buffers, const Parallel& parallel) const 
       for (int a = 0; a < 2; ++a) out.origin -= of.cell[a].begin * axis_[a].out_step * out.axis[a];
     }
     Upcoming next = upcoming(buffers, index + parallel.threads);
+    const ForTiles<Real> ready(*tiles_);
     compute(of, load(buffers, of, layout_.at<Real>(scratch, box_part_)), out, weights + of.group * group_weights(),
             bias + of.group * columns_, layout_.at<Real>(scratch, lines_part_), next);
     if (!in_place_output_) store(buffers, of, results);
   });
 }
 
-// Of one k0 and k1: packed[rows of a tile][c][row], row = channel*taps2 + k2
-template <class Real>
-void Overlap<Real>::pack_weights(const void* from, Real* to) const {
-  for (int64_t m = 0; m < rows(); m += row_part())
+// Of one k0 and k1: packed[rows of a tile][c][row], or [row][c] for matrices; row = channel*taps2 + k2
+template <class In>
+void Overlap<In>::pack_weights(const void* from, Real* to) const {
+  if (kTerms > 1) std::fill_n(to, tap_weights(), Real(0));
+  for (int64_t m = 0; m < rows(); m += row_part(), to += tile_weights()) {
+    const int64_t height = std::min(row_part(), rows() - m);
     for (int64_t c = 0; c < p_.geometry.x_channels; ++c)
-      for (int64_t row = m; row < std::min(m + row_part(), rows()); ++row)
-        tiles_->widen(p_.type, element(from, p_.type, c * p_.w.outer + row / taps2_ * p_.w.channel + row % taps2_ * p_.w.axis[2]),
-                      to++, 1);
+      for (int64_t i = 0; i < height; ++i) {
+        const int64_t row = m + i, offset = c * p_.w.outer + row / taps2_ * p_.w.channel + row % taps2_ * p_.w.axis[2];
+        Real* unit = to + (tiles_->matrices ? i * depth() + c / kTerms : c / kTerms * height + i);
+        if constexpr (kTerms == 1) {
+          tiles_->widen(p_.type, element(from, p_.type, offset), unit, 1);
+        } else {
+          std::memcpy(reinterpret_cast<In*>(unit) + c % kTerms, static_cast<const In*>(from) + offset, sizeof(In));
+        }
+      }
+  }
 }
 
 // The input of a block as planes whose rows follow each other.
-template <class Real>
-typename Overlap<Real>::View Overlap<Real>::load(const Buffers& buffers, const Block& block, Real* box) const {
+template <class In>
+auto Overlap<In>::load(const Buffers& buffers, const Block& block, Real* box) const -> View {
   const Geometry& g = p_.geometry;
   const int64_t start = block.sample * p_.x.outer + block.group * g.x_channels * p_.x.channel;
   if (in_place_input_) return {static_cast<Real*>(buffers.x) + start, p_.x.channel, {p_.x.axis[0], p_.x.axis[1]}};
@@ -228,14 +249,21 @@ typename Overlap<Real>::View Overlap<Real>::load(const Buffers& buffers, const B
   const int64_t rows = p_.x.axis[1] == width_ * p_.x.axis[2] ? height : 1;
   Real* to = box;
   for (int64_t i0 = first[0]; i0 <= last[0]; ++i0)
-    for (int64_t i1 = first[1]; i1 <= last[1]; i1 += rows, to += rows * width_)
-      load_planes(*tiles_, p_.type, element(buffers.x, p_.type, start + i0 * p_.x.axis[0] + i1 * p_.x.axis[1]), p_.x.axis[2],
-                  rows * width_, p_.x.channel, g.x_channels, to, box_pitch_);
+    for (int64_t i1 = first[1]; i1 <= last[1]; i1 += rows, to += rows * width_) {
+      const void* from = element(buffers.x, p_.type, start + i0 * p_.x.axis[0] + i1 * p_.x.axis[1]);
+      if constexpr (kTerms == 1) {
+        load_planes(*tiles_, p_.type, from, p_.x.axis[2], rows * width_, p_.x.channel, g.x_channels, to, box_pitch_);
+      } else {
+        load_pairs(*tiles_, static_cast<const uint16_t*>(from), p_.x.axis[2], rows * width_, p_.x.channel, g.x_channels, to,
+                   box_pitch_);
+      }
+    }
+  for (int64_t c = parts_of(g.x_channels, kTerms); c < depth(); ++c) std::fill_n(box + c * box_pitch_, box_pitch_, Real(0));
   return {box - (first[0] * height + first[1]) * width_, box_pitch_, {height * width_, width_}};
 }
 
-template <class Real>
-Upcoming Overlap<Real>::upcoming(const Buffers& buffers, int64_t index) const {
+template <class In>
+Upcoming Overlap<In>::upcoming(const Buffers& buffers, int64_t index) const {
   if (index >= items()) return Upcoming();
   const Geometry& g = p_.geometry;
   const Block b = block(index);
@@ -269,12 +297,11 @@ Reached reached(const std::vector<Tap>& taps, int64_t j, int64_t extent) {
   return r;
 }
 
-template <class Real>
-void Overlap<Real>::compute(const Block& block, const View& in, const View& out, const Real* weights, const Real* bias,
-                            Real* lines, Upcoming& next) const {
+template <class In>
+void Overlap<In>::compute(const Block& block, const View& in, const View& out, const Real* weights, const Real* bias, Real* lines,
+                          Upcoming& next) const {
   const Geometry& g = p_.geometry;
   const GatherAxis &axis0 = axis_[0], &axis1 = axis_[1];
-  const int64_t tap_weights = rows() * g.x_channels;
   std::vector<int64_t> offsets;
   std::vector<const Real*> tap_pointers;
   for (int64_t r0 = 0; r0 < axis0.out_step; ++r0)
@@ -293,7 +320,7 @@ void Overlap<Real>::compute(const Block& block, const View& in, const View& out,
             for (size_t t1 = taps1.begin; t1 < taps1.end; ++t1) {
               const Tap &a = axis0.phases[r0][t0], &b = axis1.phases[r1][t1];
               offsets.push_back((j0 + a.delta) * in.axis[0] + (j1 + b.delta) * in.axis[1]);
-              tap_pointers.push_back(weights + (a.k * g.axis[1].w + b.k) * tap_weights);
+              tap_pointers.push_back(weights + (a.k * g.axis[1].w + b.k) * tap_weights());
             }
           multiply(in.origin, in.channel, (end - j1) * width_, offsets, tap_pointers, lines, next);
           for (int64_t channel = 0; channel < columns_; ++channel)
@@ -301,38 +328,39 @@ void Overlap<Real>::compute(const Block& block, const View& in, const View& out,
               tiles_->overlap({lines + channel * taps2_ * line_pitch_ + (j - j1) * width_, line_pitch_, width_,
                                taps_of_phase_.data(), axis_[2].out_step, bias[channel],
                                out.origin + channel * out.channel + o0 * out.axis[0] + (j * axis1.out_step + r1) * out.axis[1],
-                               axis_[2].out_extent, lines + rows() * line_pitch_});
+                               axis_[2].out_extent, lines + room() * line_pitch_});
         }
       }
 }
 
 // lines[row*line_pitch + p] = sum over taps and channels of weights[tap][c][row] * in[c*channel_pitch + offsets[tap] + p], p <
 // count.
-template <class Real>
-void Overlap<Real>::multiply(const Real* in, int64_t channel_pitch, int64_t count, const std::vector<int64_t>& offsets,
-                             const std::vector<const Real*>& weights, Real* lines, Upcoming& next) const {
+template <class In>
+void Overlap<In>::multiply(const Real* in, int64_t channel_pitch, int64_t count, const std::vector<int64_t>& offsets,
+                           const std::vector<const Real*>& weights, Real* lines, Upcoming& next) const {
   static constexpr Real kZeros[kWideRows] = {};
-  const int64_t depth = p_.geometry.x_channels, taps = int64_t(offsets.size()), vectors = parts_of(count, lanes());
-  const int64_t channels = std::clamp<int64_t>(kMaxTerms / std::max<int64_t>(taps, 1), 1, depth);
+  const int64_t depth = this->depth(), taps = int64_t(offsets.size()), vectors = parts_of(count, lanes());
+  // Of pairs, the rounding of the result is far above that of any sum.
+  const int64_t channels = kTerms > 1 ? depth : std::clamp<int64_t>(kMaxTerms / std::max<int64_t>(taps, 1), 1, depth);
   thread_local std::vector<const Real*> of_tile;
-  for (int64_t m = 0; m < rows(); m += row_part()) {
+  for (int64_t m = 0, tile = 0; m < rows(); m += row_part(), ++tile) {
     const int64_t tile_rows = std::min(row_part(), rows() - m), parts = parts_of(vectors, tiles_->max_wide_vectors[tile_rows]);
     of_tile.clear();
-    for (const Real* tap : weights) of_tile.push_back(tap + m * depth);
+    for (const Real* tap : weights) of_tile.push_back(tap + tile * tile_weights());
     for (int64_t i = 0, done = 0; i < parts; ++i) {
       const int64_t part = (vectors - done) / (parts - i), first = done * lanes();
       for (int64_t c = 0; c < depth; c += channels)
         tiles_->wide[tile_rows][part]({in + c * channel_pitch + first, channel_pitch, c, std::min(channels, depth - c), taps,
                                        offsets.data(), of_tile.data(), c ? nullptr : kZeros, lines + m * line_pitch_ + first,
-                                       line_pitch_, std::min(part * lanes(), count - first)});
+                                       line_pitch_, std::min(part * lanes(), count - first), depth, int(tile_rows)});
       done += part;
       next.step();
     }
   }
 }
 
-template <class Real>
-void Overlap<Real>::store(const Buffers& buffers, const Block& block, const Real* results) const {
+template <class In>
+void Overlap<In>::store(const Buffers& buffers, const Block& block, const Real* results) const {
   Range o[2];
   for (int a = 0; a < 2; ++a)
     o[a] = {block.cell[a].begin * axis_[a].out_step, std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent)};
@@ -346,19 +374,39 @@ void Overlap<Real>::store(const Buffers& buffers, const Block& block, const Real
 
 // Worth it where a vector of output channels would be at least half empty. Channels of many groups that lie side by side are left
 // to the wide kernel, which reads several groups at once.
-std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
+template <class In>
+std::shared_ptr<Plan> make_of(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::conv_transpose || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
   const bool side_by_side = g.groups > 1 && (p.x.channel == 1 || p.y.channel == 1);
-  const bool few = g.y_channels <= std::max<int64_t>(1, lanes / 2) && g.x_channels >= kMinDepth;
+  const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes / 2) && g.x_channels >= kMinDepth;
   if (!request.by_name && (!few || side_by_side)) return nullptr;
-  if (p.type == Type::f64) return std::make_shared<Overlap<double>>(p, isa, request.threads);
-  return std::make_shared<Overlap<float>>(p, isa, request.threads);
+  return std::make_shared<Overlap<In>>(p, tiles, request.threads);
+}
+
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
+  if (p.type == Type::f64) return make_of<double>(p, tiles<double>(isa), request);
+  return make_of<float>(p, tiles<float>(isa), request);
 }
 
 }  // namespace
 
+std::shared_ptr<Plan> make_overlap_of_pairs(const Problem& p, const Tiles<float>& tiles, const Request& request) {
+  return p.type == Type::bf16 ? make_of<bf16>(p, tiles, request) : nullptr;
+}
+
+#if defined(__x86_64__)
+// Of fewer channels, bringing them to pairs costs more than it saves.
+bool enough_pairs(const Problem& p) { return p.geometry.x_channels >= 16; }
+
+std::shared_ptr<Plan> make_overlap_amx(const Problem& p, const Request& request) {
+  return request.by_name || enough_pairs(p) ? make_overlap_of_pairs(p, amx_tiles(), request) : nullptr;
+}
+std::shared_ptr<Plan> make_overlap_avx512_bf16(const Problem& p, const Request& request) {
+  const bool faster = enough_pairs(p) && pairs_are_fast();
+  return request.by_name || faster ? make_overlap_of_pairs(p, pair_tiles(), request) : nullptr;
+}
+#endif
 std::shared_ptr<Plan> make_overlap_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
 std::shared_ptr<Plan> make_overlap_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
 std::shared_ptr<Plan> make_overlap_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }

@@ -59,6 +59,10 @@ template <class Real>
 void load_planes(const Tiles<Real>& tiles, Type type, const void* from, int64_t position_stride, int64_t count,
                  int64_t channel_stride, int64_t channels, Real* planes, int64_t pitch);
 
+// The same for bf16, in planes of pairs of channels; the last pair of an odd number has a zero. `tiles` has pairs.
+void load_pairs(const Tiles<float>& tiles, const uint16_t* from, int64_t position_stride, int64_t count, int64_t channel_stride,
+                int64_t channels, float* planes, int64_t pitch);
+
 // The inverse, rounding once.
 template <class Real>
 void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64_t pitch, void* to, int64_t position_stride,

@@ -56,7 +56,7 @@ struct OuterTile {
   int64_t out_pitch, columns;
   bool add = true;
   int rows = 0;  // of the tile
-  // Of tables with `a_by_channel` alone, where a_pitch is 1: from a[m] to a[m + 1], which are there up to a multiple of 16 rows.
+  // Of tables of matrices alone, where a_pitch is 1: from a[m] to a[m + 1], which are there up to a multiple of 16 rows.
   // Counts of runs are multiples of 16, and columns of b are there up to whole vectors. Rows hold parts of values, the largest
   // first, so far apart; as in a gather tile.
   int64_t a_step = 1;
@@ -66,8 +66,9 @@ struct OuterTile {
 
 // A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over t < taps, c <
 // depth of weights[t][(first + c)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < columns <= vectors
-// * lanes; `out` has room for whole vectors.
-inline constexpr int kWideRows = 14, kWideVectors = 12;
+// * lanes; `out` has room for whole vectors. Tables of matrices read weights[t][m*weights_pitch + first + c]; there, `depth` is a
+// multiple of depth_step, `rows` those of the tile, and weights, `in` and `out` are there up to 16 rows and whole vectors.
+inline constexpr int kWideRows = 16, kWideVectors = 12;
 template <class Real>
 struct WideTile {
   const Real* in;
@@ -77,6 +78,8 @@ struct WideTile {
   const Real* init;
   Real* out;
   int64_t out_pitch, columns;
+  int64_t weights_pitch = 0;
+  int rows = 0;
 };
 
 // One line of an overlap-add: to[j*step + r] = init + sum over the taps of phase r, of those for which 0 <= j + delta < extent,
@@ -148,10 +151,10 @@ struct Tiles {
   int max_rows[kMaxVectors + 1];                                           // rows of the tallest tile, by vectors
   void (*gather[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);  // [vectors][rows]
   void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
-  bool a_by_channel = false;  // how outer tiles read `a`
-  int depth_step = 1;         // the depth of gather tiles is a multiple of it
-  int row_step = 1;           // rows up to a multiple of it cost the same
-  // Before and after the gather or outer tiles of a thread, where given (ForTiles).
+  bool matrices = false;  // gather, outer and wide tiles are of matrix registers: how they read `a` and weights
+  int depth_step = 1;     // the depth of gather tiles is a multiple of it
+  int row_step = 1;       // rows up to a multiple of it cost the same
+  // Before and after those tiles of a thread, where given (ForTiles).
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;
   int max_wide_rows;
@@ -194,7 +197,7 @@ struct Tiles {
   void (*narrow)(Type type, const Real* from, void* to, int64_t count);
 };
 
-// While it lives, its thread may call gather and outer tiles.
+// While it lives, its thread may call gather, outer and wide tiles.
 template <class Real>
 class ForTiles {
  public:

@@ -447,6 +447,15 @@ constexpr void fill_wide_tiles(Tiles<typename V::Real>& table, std::integer_sequ
   ((table.wide[Rows][Vectors + 1] = wide_tile<V, Rows, Vectors + 1>), ...);
 }
 
+template <class V, int... Widest>
+constexpr void fill_wide(Tiles<typename V::Real>& table, std::integer_sequence<int, Widest...>) {
+  static_assert(sizeof...(Widest) <= kWideRows);
+  table.max_wide_rows = sizeof...(Widest);
+  [&]<int... I>(std::integer_sequence<int, I...>) {
+    (fill_wide_tiles<V, I + 1>(table, std::make_integer_sequence<int, Widest>()), ...);
+  }(std::make_integer_sequence<int, sizeof...(Widest)>());
+}
+
 template <class V, int Rows, int... Taps>
 constexpr void fill_dot_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Taps...>) {
   table.max_dot_taps[Rows] = sizeof...(Taps);
@@ -456,20 +465,16 @@ constexpr void fill_dot_tiles(Tiles<typename V::Real>& table, std::integer_seque
 // Tallest[v] is how many rows fit the register file beside v vectors of the panel and one broadcast.
 // Widest[m] is how many vectors fit it beside m broadcasts and one load, Dots[m] how many sums of m rows beside those and one load.
 template <class V, int... Tallest, int... Widest, int... Dots>
-constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest...>, std::integer_sequence<int, Widest...>,
+constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest...>, std::integer_sequence<int, Widest...> widest,
                                              std::integer_sequence<int, Dots...>) {
   static_assert(sizeof...(Dots) == kDotRows);
-  static_assert(sizeof...(Widest) <= kWideRows);
   Tiles<typename V::Real> table{};
   table.lanes = V::lanes;
   table.max_vectors = sizeof...(Tallest);
-  table.max_wide_rows = sizeof...(Widest);
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_tiles<V, I + 1>(table, std::make_integer_sequence<int, Tallest>()), ...);
   }(std::make_integer_sequence<int, sizeof...(Tallest)>());
-  [&]<int... I>(std::integer_sequence<int, I...>) {
-    (fill_wide_tiles<V, I + 1>(table, std::make_integer_sequence<int, Widest>()), ...);
-  }(std::make_integer_sequence<int, sizeof...(Widest)>());
+  fill_wide<V>(table, widest);
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_dot_tiles<V, I + 1>(table, std::make_integer_sequence<int, Dots>()), ...);
   }(std::make_integer_sequence<int, sizeof...(Dots)>());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gather and outer tiles of AMX, whose matrix registers multiply 16 x 32 by 32 x 16 bf16 into 16 x 16 floats.
+// The gather, outer and wide tiles of AMX, whose matrix registers multiply 16 x 32 by 32 x 16 bf16 into 16 x 16 floats.
 #include "csrc/cpu/tiles_isa.h"
 
 #if defined(__x86_64__) && defined(__linux__)

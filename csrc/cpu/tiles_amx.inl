@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gather and outer tiles on matrix registers: `Amx` has eight of 16 rows of 64 bytes, `V` vectors of 16 floats for the results. Included
+// The gather, outer and wide tiles on matrix registers: `Amx` has eight of 16 rows of 64 bytes, `V` vectors of 16 floats for the results. Included
 // by the processor's own (tiles_amx.cpp) and by the tests', which imitate the registers on any processor.
 
 // Rows of a block of 16 for the matrix register: where they lie if they are evenly spaced, else copies of 64 bytes of each.
@@ -149,7 +149,44 @@ void amx_outer_tile(const OuterTile<float>& t) {
     }
 }
 
-// Replaces the gather and outer tiles of a table with vectors of 16 floats.
+// Registers 0 to 3 hold sums, 4 the weights, 5 to 7 positions in turn.
+template <class Amx, class V, int Vectors>
+void amx_wide_tile(const WideTile<float>& t) {
+  constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits;
+  const auto each = [](auto f) {
+    f(std::integral_constant<int, 0>());
+    if constexpr (Vectors > 1) f(std::integral_constant<int, 1>());
+    if constexpr (Vectors > 2) f(std::integral_constant<int, 2>());
+    if constexpr (Vectors > 3) f(std::integral_constant<int, 3>());
+  };
+  each([](auto v) { Amx::template zero<v>(); });
+  for (int64_t tap = 0; tap < t.taps; ++tap)
+    for (int64_t c = 0; c < t.depth; c += kUnits) {
+      const float* in = t.in + c * t.in_pitch + t.offsets[tap];
+      Amx::template load<4>(t.weights[tap] + t.first + c, t.weights_pitch * 4);
+      each([&](auto v) {
+        Amx::template load<5 + v % 3>(in + v * kUnits, t.in_pitch * 4);
+        Amx::template add_product<v, 4, 5 + v % 3>();
+      });
+    }
+  if (t.init) {
+    each([&](auto v) { Amx::template store<v>(t.out + v * kUnits, t.out_pitch * 4); });
+    for (int m = 0; m < t.rows; ++m) {
+      if (t.init[m] == 0) continue;
+      for (int64_t p = 0; p < t.columns; ++p) t.out[m * t.out_pitch + p] += t.init[m];
+    }
+    return;
+  }
+  alignas(64) float sums[kRows * Vectors * kUnits];
+  each([&](auto v) { Amx::template store<v>(sums + v * kUnits, Vectors * kUnits * 4); });
+  for (int m = 0; m < t.rows; ++m)
+    for (int v = 0; v < Vectors; ++v) {
+      float* to = t.out + m * t.out_pitch + v * V::lanes;
+      V::store(to, V::add(V::load(sums + (m * Vectors + v) * kUnits), V::load(to)));
+    }
+}
+
+// Replaces the gather, outer and wide tiles of a table with vectors of 16 floats.
 template <class Amx, class V>
 Tiles<float> with_amx_tiles(Tiles<float> table) {
   table.max_vectors = 2;
@@ -160,8 +197,16 @@ Tiles<float> with_amx_tiles(Tiles<float> table) {
     table.outer[2][rows] = rows > 16 ? amx_outer_tile<Amx, V, 2, 2> : amx_outer_tile<Amx, V, 1, 2>;
   }
   table.max_rows[1] = table.max_rows[2] = kMaxRows;
+  table.max_wide_rows = AmxRows::kRows;
+  for (int rows = 1; rows <= AmxRows::kRows; ++rows) {
+    table.max_wide_vectors[rows] = 4;
+    table.wide[rows][1] = amx_wide_tile<Amx, V, 1>;
+    table.wide[rows][2] = amx_wide_tile<Amx, V, 2>;
+    table.wide[rows][3] = amx_wide_tile<Amx, V, 3>;
+    table.wide[rows][4] = amx_wide_tile<Amx, V, 4>;
+  }
   table.depth_step = table.row_step = 16;
-  table.a_by_channel = true;
+  table.matrices = true;
   table.enter = Amx::enter;
   table.leave = Amx::leave;
   return table;

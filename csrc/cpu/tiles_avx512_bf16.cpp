@@ -27,6 +27,7 @@ struct Pairs {
   using Mask = __mmask16;
   static constexpr int lanes = 16;
   static Reg zero() { return _mm512_setzero_ps(); }
+  static Reg set(float v) { return _mm512_set1_ps(v); }
   static Reg broadcast(const float* p) {
     int pair;
     __builtin_memcpy(&pair, p, sizeof pair);  // channels of a tensor: aligned to 2 bytes
@@ -132,6 +133,7 @@ constexpr Tiles<float> with_pairs(Tiles<float> table) {
   fill_tiles<Pairs, 2>(table, std::make_integer_sequence<int, 12>());
   fill_tiles<Pairs, 3>(table, std::make_integer_sequence<int, 8>());
   fill_tiles<Pairs, 4>(table, std::make_integer_sequence<int, 6>());
+  fill_wide<Pairs>(table, std::integer_sequence<int, 12, 12, 8, 6, 5, 4, 3, 3, 3, 2, 2, 2, 2, 2>());
   table.pair = pair;
   table.pair_rows = pair_rows;
   table.split = split;

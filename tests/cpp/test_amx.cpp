@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel for AMX with matrix registers that are imitated, so that all but the instructions themselves runs on any processor.
+// The kernels for AMX with matrix registers that are imitated, so that all but the instructions themselves runs on any processor.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "csrc/core/scalar.h"
 #include "csrc/cpu/gather.h"
 #include "csrc/cpu/outer.h"
+#include "csrc/cpu/overlap.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles_isa.h"
 #include "tests/cpp/checks.h"
@@ -179,29 +180,34 @@ struct Product {
 };
 void PrintTo(const Product& s, std::ostream* os) { *os << name_of(s.operation) << " " << name_of(s.type); }
 
+// Computes with every step-th case in some layouts, starting with one after the other; returns how many problems it computed.
+int compute_by(std::shared_ptr<const cpu::Plan> (*make)(const Problem&), Product product, const std::vector<Case>& cases,
+               size_t layouts, size_t step = 1, Precision precision = Precision::full) {
+  const auto [operation, type] = product;
+  Harness harness;
+  int computed = 0;
+  for (size_t k = 0; k < cases.size(); k += step) {
+    const Case& c = cases[k];
+    const Data data = integers(c.geometry);
+    for (size_t l = k; l < k + layouts; ++l) {
+      const bool bias = operation == Operation::conv_transpose && l % 2;
+      Problem p = make_problem(c, operation, type, kLayouts[l % std::size(kLayouts)], bias);
+      p.precision = precision;
+      const auto plan = make(p);
+      if (!plan) continue;
+      ++computed;
+      const std::vector<uint64_t> got = harness.run(*plan, p, data, shuffled(3), l % 2 ? Against::begin : Against::end);
+      expect_exact({*plan, p, c.line}, got, rounded(formula<double>(c.geometry, operation, data, bias), p.type));
+      if (enough_failures()) return computed;
+    }
+  }
+  return computed;
+}
+
 class AmxKernel : public testing::TestWithParam<Product> {
  protected:
-  // Computes with every step-th case in some layouts, starting with one after the other; returns how many problems it computed.
   int compute(const std::vector<Case>& cases, size_t layouts, size_t step = 1, Precision precision = Precision::full) {
-    const auto [operation, type] = GetParam();
-    Harness harness;
-    int computed = 0;
-    for (size_t k = 0; k < cases.size(); k += step) {
-      const Case& c = cases[k];
-      const Data data = integers(c.geometry);
-      for (size_t l = k; l < k + layouts; ++l) {
-        const bool bias = operation == Operation::conv_transpose && l % 2;
-        Problem p = make_problem(c, operation, type, kLayouts[l % std::size(kLayouts)], bias);
-        p.precision = precision;
-        const auto plan = plan_of(p);
-        if (!plan) continue;
-        ++computed;
-        const std::vector<uint64_t> got = harness.run(*plan, p, data, shuffled(3), l % 2 ? Against::begin : Against::end);
-        expect_exact({*plan, p, c.line}, got, rounded(formula<double>(c.geometry, operation, data, bias), p.type));
-        if (enough_failures()) return computed;
-      }
-    }
-    return computed;
+    return compute_by(plan_of, GetParam(), cases, layouts, step, precision);
   }
   bool split() const { return GetParam().type != Type::bf16; }
 };
@@ -224,6 +230,19 @@ const std::vector<Case>& layers() {
 
 // Several steps of depth, several tiles, both full and not.
 TEST_P(AmxKernel, ComputesLayersOfModelsExactly) { EXPECT_GT(compute(layers(), split() ? 1 : 2, split() ? 3 : 1), 5); }
+
+// Few output channels, whose tiles go along positions. Registers that multiply 16 rows by 32 channels multiply mostly zeros.
+TEST(AmxOverlap, ComputesIntegersExactly) {
+  const auto make = [](const Problem& p) -> std::shared_ptr<const cpu::Plan> {
+    return cpu::make_overlap_of_pairs(p, tiles(), {cpu::Isa::portable, 3, true});
+  };
+  std::vector<Case> few;
+  for (const Case& c : layers())
+    if (c.geometry.y_channels <= 8) few.push_back(c);
+  const Product product{Operation::conv_transpose, Type::bf16};
+  EXPECT_GT(compute_by(make, product, small_cases(), std::size(kLayouts)), 100);
+  EXPECT_GT(compute_by(make, product, few, 2), 5);
+}
 
 // Only float32 has a precision.
 class AmxKernelOfFloat32 : public AmxKernel {};
