@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "python"))  # the list of problems is the tests'
 
 DTYPES = ("float32", "bfloat16", "float16")
+MOST_SECONDS = 600  # of one layer and step
 STEPS = ("forward", "training")
 QUICK = ("dcgan_256_128_8", "dcgan_64_3_32", "unet_256_128_64", "keras_same_128_64", "fsrcnn_56_1", "dwise_128_k4s2",
          "grouped_g4_128", "hifigan_256_128", "istft_1026_1", "unet3d_128_64_k3")  # fmt: skip
@@ -27,7 +29,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--seconds", type=float, help="for each peer on each layer")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "out")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)  # the file that a process of one thread count writes
+    # The file to which a process of one thread count adds a line for each layer and step, and how many it is to leave out.
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--done", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     try:
         arguments.cases = choose(arguments)
@@ -55,8 +59,12 @@ def choose(arguments: argparse.Namespace) -> list:
     return cases
 
 
+def steps_of(arguments: argparse.Namespace) -> list:
+    return [(case, step) for case in arguments.cases for step in arguments.steps.split(",")]
+
+
 def work(arguments: argparse.Namespace) -> None:
-    """One number of threads: measures, and writes the rows as JSON."""
+    """One number of threads: measures, and writes each row as a line of JSON; null for what cannot be measured."""
     import torch
     from tqdm import tqdm
 
@@ -66,18 +74,48 @@ def work(arguments: argparse.Namespace) -> None:
     threads = int(arguments.threads)
     torch.set_num_threads(threads)
     seconds = arguments.seconds or (0.06 if arguments.quick else 0.3)
-    steps = arguments.steps.split(",")
-    rows = []
-    with tqdm(total=len(arguments.cases) * len(steps), desc=f"{threads} thread{'s' * (threads > 1)}") as progress:
-        for case in arguments.cases:
-            for step in steps:
-                progress.set_postfix_str(f"{case.name} {step}")
-                try:
-                    rows.append(measure(case, getattr(torch, arguments.dtype), step, threads, seconds))
-                except LeftOut as reason:
-                    progress.write(f"left out: {reason}")
-                progress.update()
-    arguments.worker.write_text(json.dumps(rows))
+    todo = steps_of(arguments)
+    with (
+        tqdm(total=len(todo), initial=arguments.done, desc=f"{threads} thread{'s' * (threads > 1)}") as progress,
+        open(arguments.worker, "a") as lines,
+    ):
+        for case, step in todo[arguments.done :]:
+            progress.set_postfix_str(f"{case.name} {step}")
+            row = None
+            try:
+                row = measure(case, getattr(torch, arguments.dtype), step, threads, seconds)
+            except LeftOut as reason:
+                progress.write(f"left out: {reason}")
+            print(json.dumps(row), file=lines, flush=True)
+            progress.update()
+
+
+def measure_all(arguments: argparse.Namespace, threads: str, lines: Path) -> list[dict]:
+    """The rows of one number of threads, from a process that is started again behind a layer on which a peer crashes or does not
+    return: torch 2.15's bfloat16 does both where there is AMX."""
+    todo = steps_of(arguments)
+    # NPROC is how many threads jax may use.
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "NPROC": threads}
+    lines.touch()
+    while (done := len(lines.read_text().splitlines())) < len(todo):
+        command = [sys.executable, "-m", "benchmarks", *sys.argv[1:], "--threads", threads]
+        process = subprocess.Popen([*command, "--worker", str(lines), "--done", str(done)], cwd=ROOT, env=environment)
+        size, since = 0, time.monotonic()
+        while process.poll() is None and time.monotonic() - since < MOST_SECONDS:
+            time.sleep(0.2)
+            if lines.stat().st_size != size:
+                size, since = lines.stat().st_size, time.monotonic()
+        if process.poll() is None:
+            process.kill()
+        if process.wait() > 0:
+            raise SystemExit(f"measuring with {threads} threads failed; the reason is printed above")
+        if process.returncode < 0:
+            case, step = todo[len(lines.read_text().splitlines())]
+            print(f"\nleft out: {case.name}, {step}: a call crashes or does not return", file=sys.stderr)
+            with open(lines, "a") as file:
+                print("null", file=file)
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    return [row for row in rows if row]
 
 
 def main() -> None:
@@ -87,13 +125,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for threads in arguments.threads.split(","):
-            result = Path(folder) / f"{threads}.json"
-            command = [sys.executable, "-m", "benchmarks", *sys.argv[1:], "--threads", threads, "--worker", str(result)]
-            # NPROC is how many threads jax may use.
-            environment = {**os.environ, "OMP_NUM_THREADS": threads, "NPROC": threads}
-            if subprocess.run(command, cwd=ROOT, env=environment).returncode:
-                raise SystemExit(f"measuring with {threads} threads failed; the reason is printed above")
-            rows += json.loads(result.read_text())
+            rows += measure_all(arguments, threads, Path(folder) / threads)
     from .measure import peaks
     from .report import write
 

@@ -13,6 +13,7 @@ import torch
 
 from cases import ROOT
 
+
 @pytest.fixture
 def benchmarks(monkeypatch):
     """The package, which is not installed."""
@@ -72,3 +73,32 @@ def test_the_peak_is_measured_with_and_without_a_compiler(benchmarks, monkeypatc
     assert "torch.mm" in peak.how()
     # Two rates of the same processor: far apart only where one of them measures something else.
     assert 0.02 < peak.peak_gflops(1, torch.float32) / with_compiler < 10
+
+
+def test_a_layer_that_crashes_is_left_out_and_the_others_are_measured(benchmarks, monkeypatch, tmp_path, capsys):
+    main = benchmarks("benchmarks.__main__")
+    names = ["keras_same_128_64", "fsrcnn_56_1", "dwise_128_k4s2"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--layers", ",".join(names), "--steps", "forward"])
+    starts = []
+
+    class Worker:
+        """Crashes on the second layer."""
+
+        def __init__(self, command, **_):
+            done = int(command[command.index("--done") + 1])
+            starts.append(done)
+            measured = names[:1] if done == 0 else names[done:]
+            with open(command[command.index("--worker") + 1], "a") as lines:
+                lines.writelines(json.dumps({"layer": name}) + "\n" for name in measured)
+            self.returncode = -11 if done == 0 else 0
+
+        def poll(self):
+            return self.returncode
+
+        wait = poll
+
+    monkeypatch.setattr(main.subprocess, "Popen", Worker)
+    rows = main.measure_all(main.parse_arguments(), "1", tmp_path / "lines")
+    assert [row["layer"] for row in rows] == [names[0], names[2]]
+    assert starts == [0, 2]
+    assert "left out: fsrcnn_56_1, forward" in capsys.readouterr().err
