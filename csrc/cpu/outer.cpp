@@ -230,11 +230,12 @@ std::shared_ptr<const OuterSums<float>> make_exact_outer(const Problem& p, const
 
 #if defined(__x86_64__)
 std::shared_ptr<Plan> make_outer_amx(const Problem& p, const Request& request) {
-  // Registers hold 16 channels: of fewer than 12, others are faster. Short lines go with weights that outnumber the positions;
-  // there float32 loses (24 ms against 15 for planes of 4x4 with 512 and 256 channels), bf16 would win (11 against 14).
+  // Registers hold 16 channels: of fewer than 12, others are faster, and a row of one has 32 positions. What is split must pay
+  // for that too; its lines are short where weights outnumber the positions, and there it loses (24 ms against 15 for planes of
+  // 4x4 with 512 and 256 channels).
   const Geometry& g = p.geometry;
-  const int64_t least = p.type == Type::bf16 ? 12 : 32;  // what is split must pay for that too
-  const bool few = std::min(g.x_channels, g.y_channels) < least || g.axis[kAxes - 1].x < 8;
+  const bool whole = p.type == Type::bf16, short_lines = !whole && g.axis[kAxes - 1].x < 8;
+  const bool few = std::min(g.x_channels, g.y_channels) < (whole ? 12 : 32) || g.batch * g.x_positions() < 32 || short_lines;
   if (!request.by_name && (few || !matrices_take(p))) return nullptr;
   return make_outer_of_pairs(p, amx_tiles(), request);
 }
