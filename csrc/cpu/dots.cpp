@@ -35,6 +35,7 @@ class Dots final : public Plan {
 
  private:
   void choose_blocks();
+  void cut_planes(int64_t room);
   int64_t block_count() const;
   void sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch, Real* sums) const;
   bool store(const Buffers& buffers, int64_t channel, Real* sums) const;
@@ -101,10 +102,24 @@ void Dots<Real>::choose_blocks() {
   for (const PlaneAxis& axis : plane_axis_) y_per_cell *= int64_t(axis.residues.size());
   int64_t room = std::max<int64_t>(1, kBoxBytes / (groups_ * y_per_cell * int64_t(sizeof(Real))));
   if (!in_place_x_) room = std::clamp<int64_t>(kXBoxBytes / (groups_ * g.x_channels * int64_t(sizeof(Real))), 1, room);
-  block_samples_ = std::min(g.batch, cut_axes([&](int a) { return axis_[a].cells; }, room, cells_));
+  cells_[2] = even_part(axis_[2].cells, room);
+  cut_planes(room / cells_[2]);
+  block_samples_ = std::clamp<int64_t>(room / (cells_[0] * cells_[1] * cells_[2]), 1, g.batch);
   // Blocks enough for the parts.
   while (batches_ < kMinGroups && block_count() < kMinParts && flops() > kPartFlops && cells_[1] > 1)
     cells_[1] = parts_of(cells_[1], 2);
+}
+
+// Cuts the two outer axes into even pieces with room for about so many lines of cells, such that the blocks read each line of y
+// as few times as can be.
+template <class Real>
+void Dots<Real>::cut_planes(int64_t room) {
+  double least = 0;
+  for (int64_t height = 1; height == 1 || height <= std::min(axis_[0].cells, room); ++height) {
+    const int64_t piece[] = {even_part(axis_[0].cells, height), even_part(axis_[1].cells, std::max<int64_t>(1, room / height))};
+    const double reads = double(axis_[0].reached(piece[0]) * axis_[1].reached(piece[1])) / double(piece[0] * piece[1]);
+    if (height == 1 || reads < least) least = reads, std::copy_n(piece, 2, cells_);
+  }
 }
 
 template <class Real>

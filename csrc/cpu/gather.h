@@ -69,6 +69,13 @@ struct GatherAxis {
       }
   }
 
+  // How many input positions so many cells in a row read at most.
+  int64_t reached(int64_t count) const {
+    int64_t first, last;
+    reach_beyond(0, count, first, last);
+    return std::clamp<int64_t>(last - first + 1, 0, in_extent);
+  }
+
  private:
   // Large pads and small planes leave taps that no cell can use.
   void drop_unreachable_taps() {

@@ -178,6 +178,89 @@ void transpose_block(const typename V::Real* from, int64_t from_pitch, typename 
   for (int k = 0; k < V::lanes && k < height; ++k) V::store_masked(to + k * to_pitch, of_width, r[k]);
 }
 
+// The lanes of three vectors a, b, c, one behind the other, in another order, for V::pick: every third of them, and back.
+template <int Lanes>
+struct Thirds {
+  int every[3][Lanes]{}, woven[3][Lanes]{};
+  constexpr Thirds() {
+    for (int v = 0; v < 3; ++v)
+      for (int l = 0; l < Lanes; ++l) {
+        every[v][l] = 3 * l + v;
+        woven[v][l] = (v * Lanes + l) % 3 * Lanes + (v * Lanes + l) / 3;
+      }
+  }
+};
+template <class V>
+constexpr Thirds<V::lanes> kThirds;
+
+// The inverse of weave: to[r*pitch + j] = from[j*step + r] for r < step <= 4, j < count.
+template <class V>
+void unweave(const typename V::Real* from, int64_t step, typename V::Real* to, int64_t pitch, int64_t count) {
+  int64_t j = 0;
+  if (step == 2) {
+    for (; j + V::lanes <= count; j += V::lanes) {
+      const auto a = V::load(from + 2 * j), b = V::load(from + 2 * j + V::lanes);
+      V::store(to + j, V::even(a, b));
+      V::store(to + pitch + j, V::odd(a, b));
+    }
+  } else if (step == 3) {
+    for (; j + V::lanes <= count; j += V::lanes) {
+      const auto a = V::load(from + 3 * j), b = V::load(from + 3 * j + V::lanes), c = V::load(from + 3 * j + 2 * V::lanes);
+      V::store(to + j, V::pick(a, b, c, kThirds<V>.every[0]));
+      V::store(to + pitch + j, V::pick(a, b, c, kThirds<V>.every[1]));
+      V::store(to + 2 * pitch + j, V::pick(a, b, c, kThirds<V>.every[2]));
+    }
+  } else if (step == 4) {
+    for (; j + V::lanes <= count; j += V::lanes) {
+      const auto a = V::load(from + 4 * j), b = V::load(from + 4 * j + V::lanes);
+      const auto c = V::load(from + 4 * j + 2 * V::lanes), d = V::load(from + 4 * j + 3 * V::lanes);
+      const auto even_low = V::even(a, b), even_high = V::even(c, d), odd_low = V::odd(a, b), odd_high = V::odd(c, d);
+      V::store(to + j, V::even(even_low, even_high));
+      V::store(to + pitch + j, V::even(odd_low, odd_high));
+      V::store(to + 2 * pitch + j, V::odd(even_low, even_high));
+      V::store(to + 3 * pitch + j, V::odd(odd_low, odd_high));
+    }
+  }
+  for (; j < count; ++j)
+    for (int64_t r = 0; r < step; ++r) to[r * pitch + j] = from[j * step + r];
+}
+
+template <class V>
+void weave(const typename V::Real* from, int64_t pitch, int64_t step, typename V::Real* to, int64_t count) {
+  int64_t j = 0;
+  const int64_t whole = count / step;
+  if (step == 1) {
+    for (; j + V::lanes <= whole; j += V::lanes) V::store(to + j, V::load(from + j));
+  } else if (step == 2) {
+    for (; j + V::lanes <= whole; j += V::lanes) {
+      const auto a = V::load(from + j), b = V::load(from + pitch + j);
+      V::store(to + 2 * j, V::weave_low(a, b));
+      V::store(to + 2 * j + V::lanes, V::weave_high(a, b));
+    }
+  } else if (step == 3) {
+    for (; j + V::lanes <= whole; j += V::lanes) {
+      const auto a = V::load(from + j), b = V::load(from + pitch + j), c = V::load(from + 2 * pitch + j);
+      V::store(to + 3 * j, V::pick(a, b, c, kThirds<V>.woven[0]));
+      V::store(to + 3 * j + V::lanes, V::pick(a, b, c, kThirds<V>.woven[1]));
+      V::store(to + 3 * j + 2 * V::lanes, V::pick(a, b, c, kThirds<V>.woven[2]));
+    }
+  } else if (step == 4) {
+    for (; j + V::lanes <= whole; j += V::lanes) {
+      const auto a = V::load(from + j), b = V::load(from + pitch + j);
+      const auto c = V::load(from + 2 * pitch + j), d = V::load(from + 3 * pitch + j);
+      const auto ac = V::weave_low(a, c), bd = V::weave_low(b, d);
+      V::store(to + 4 * j, V::weave_low(ac, bd));
+      V::store(to + 4 * j + V::lanes, V::weave_high(ac, bd));
+      const auto ac_high = V::weave_high(a, c), bd_high = V::weave_high(b, d);
+      V::store(to + 4 * j + 2 * V::lanes, V::weave_low(ac_high, bd_high));
+      V::store(to + 4 * j + 3 * V::lanes, V::weave_high(ac_high, bd_high));
+    }
+  }
+  for (; j < whole; ++j)
+    for (int64_t r = 0; r < step; ++r) to[j * step + r] = from[r * pitch + j];
+  for (int64_t r = 0; r < count - whole * step; ++r) to[whole * step + r] = from[r * pitch + whole];
+}
+
 // Runs along the side whose lines lie far apart, so that no more than a vector's worth of distant lines is open at a time: with channel
 // planes a power of two apart, more would evict each other. So many open lines are more than the processor follows by itself: it is
 // told what is read or written next.
@@ -185,6 +268,9 @@ template <class V>
 void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t rows,
                     int64_t columns) {
   constexpr int64_t kAhead = 4 * 64 / sizeof(typename V::Real);  // four lines of cache
+  constexpr int64_t kFew = 4;  // neighbours that all belong to one position: blocks would be mostly empty
+  if (rows > 1 && rows <= kFew && from_pitch == rows) return unweave<V>(from, rows, to, to_pitch, columns);
+  if (columns > 1 && columns <= kFew && to_pitch == columns) return weave<V>(from, from_pitch, columns, to, rows * columns);
   const auto block = [&](int64_t i, int64_t j) {
     transpose_block<V>(from + j * from_pitch + i, from_pitch, to + i * to_pitch + j, to_pitch, rows - i, columns - j);
   };
@@ -238,35 +324,6 @@ void transpose_halves(const uint16_t* from, int64_t from_pitch, uint16_t* to, in
     for (int64_t i = 0; i < rows; i += side)
       for (int64_t j = 0; j < columns; j += side) move(i, j);
   }
-}
-
-template <class V>
-void weave(const typename V::Real* from, int64_t pitch, int64_t step, typename V::Real* to, int64_t count) {
-  int64_t j = 0;
-  const int64_t whole = count / step;
-  if (step == 1) {
-    for (; j + V::lanes <= whole; j += V::lanes) V::store(to + j, V::load(from + j));
-  } else if (step == 2) {
-    for (; j + V::lanes <= whole; j += V::lanes) {
-      const auto a = V::load(from + j), b = V::load(from + pitch + j);
-      V::store(to + 2 * j, V::weave_low(a, b));
-      V::store(to + 2 * j + V::lanes, V::weave_high(a, b));
-    }
-  } else if (step == 4) {
-    for (; j + V::lanes <= whole; j += V::lanes) {
-      const auto a = V::load(from + j), b = V::load(from + pitch + j);
-      const auto c = V::load(from + 2 * pitch + j), d = V::load(from + 3 * pitch + j);
-      const auto ac = V::weave_low(a, c), bd = V::weave_low(b, d);
-      V::store(to + 4 * j, V::weave_low(ac, bd));
-      V::store(to + 4 * j + V::lanes, V::weave_high(ac, bd));
-      const auto ac_high = V::weave_high(a, c), bd_high = V::weave_high(b, d);
-      V::store(to + 4 * j + 2 * V::lanes, V::weave_low(ac_high, bd_high));
-      V::store(to + 4 * j + 3 * V::lanes, V::weave_high(ac_high, bd_high));
-    }
-  }
-  for (; j < whole; ++j)
-    for (int64_t r = 0; r < step; ++r) to[j * step + r] = from[r * pitch + j];
-  for (int64_t r = 0; r < count - whole * step; ++r) to[whole * step + r] = from[r * pitch + whole];
 }
 
 // The vector of phase r whose first cell is j.

@@ -44,6 +44,16 @@ struct F32 {
   static Reg even(Reg a, Reg b) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), 0xd8));
   }
+  static Reg odd(Reg a, Reg b) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8));
+  }
+  // The lanes `from` of a, b, c, one behind the other.
+  static Reg pick(Reg a, Reg b, Reg c, const int* from) {
+    const __m256i lane = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    const auto not_before = [&](int i) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(lane, _mm256_set1_epi32(i - 1))); };
+    const Reg of_two = _mm256_blendv_ps(_mm256_permutevar8x32_ps(a, lane), _mm256_permutevar8x32_ps(b, lane), not_before(lanes));
+    return _mm256_blendv_ps(of_two, _mm256_permutevar8x32_ps(c, lane), not_before(2 * lanes));
+  }
 
   static void transpose(Reg* r) {
     Reg t[8];
@@ -157,6 +167,13 @@ struct F64 {
   static Reg weave_high(Reg a, Reg b) { return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31); }
 
   static Reg even(Reg a, Reg b) { return _mm256_permute4x64_pd(_mm256_unpacklo_pd(a, b), 0xd8); }
+  static Reg odd(Reg a, Reg b) { return _mm256_permute4x64_pd(_mm256_unpackhi_pd(a, b), 0xd8); }
+  static Reg pick(Reg a, Reg b, Reg c, const int* from) {
+    double all[3 * lanes], picked[lanes];
+    store(all, a), store(all + lanes, b), store(all + 2 * lanes, c);
+    for (int i = 0; i < lanes; ++i) picked[i] = all[from[i]];
+    return load(picked);
+  }
 
   static void transpose(Reg* r) {
     const Reg a = _mm256_unpacklo_pd(r[0], r[1]), b = _mm256_unpackhi_pd(r[0], r[1]);

@@ -50,6 +50,15 @@ struct F32 {
   static Reg even(Reg a, Reg b) {
     return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b);
   }
+  static Reg odd(Reg a, Reg b) {
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
+  }
+  // The lanes `from` of a, b, c, one behind the other.
+  static Reg pick(Reg a, Reg b, Reg c, const int* from) {
+    const __m512i lane = _mm512_loadu_si512(from);
+    const __mmask16 of_c = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(2 * lanes));
+    return _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a, lane, b), of_c, lane, c);
+  }
   // Pairs of rows, then of pairs, then of quarters: r[i][j] becomes r[j][i].
   static void transpose(Reg* r) {
     Reg t[16];
@@ -153,6 +162,12 @@ struct F64 {
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_pd(a, b, c); }
   static Reg add(Reg a, Reg b) { return _mm512_add_pd(a, b); }
   static Reg even(Reg a, Reg b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), b); }
+  static Reg odd(Reg a, Reg b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15), b); }
+  static Reg pick(Reg a, Reg b, Reg c, const int* from) {
+    const __m512i lane = _mm512_cvtepi32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    const __mmask8 of_c = _mm512_cmpge_epi64_mask(lane, _mm512_set1_epi64(2 * lanes));
+    return _mm512_mask_permutexvar_pd(_mm512_permutex2var_pd(a, lane, b), of_c, lane, c);
+  }
   static Reg weave_low(Reg a, Reg b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), b); }
   static Reg weave_high(Reg a, Reg b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), b); }
 

@@ -53,6 +53,18 @@ struct Vec {
     for (int i = 0; i < lanes; ++i) v[i] = 2 * i < lanes ? a[2 * i] : b[2 * i - lanes];
     return v;
   }
+  static Reg odd(Reg a, Reg b) {
+    Reg v;
+    for (int i = 0; i < lanes; ++i) v[i] = 2 * i < lanes ? a[2 * i + 1] : b[2 * i + 1 - lanes];
+    return v;
+  }
+  // The lanes `from` of a, b, c, one behind the other.
+  static Reg pick(Reg a, Reg b, Reg c, const int* from) {
+    Reg v;
+    for (int i = 0; i < lanes; ++i)
+      v[i] = from[i] < lanes ? a[from[i]] : from[i] < 2 * lanes ? b[from[i] - lanes] : c[from[i] - 2 * lanes];
+    return v;
+  }
   static void transpose(Reg* r) {
     for (int i = 0; i < lanes; ++i)
       for (int j = 0; j < i; ++j) {
