@@ -251,14 +251,13 @@ TEST_P(EveryKernel, KeepsNaNOfItsSecondOperandWhereItIsRead) {
   expect_computed(compute_not_finite(make_plan(), operation(), second));
 }
 
+// Asked for each kernel by each process, of which each test is one: with two types and one layout alone.
 bool accepts_some(int kernel, Operation operation) {
-  for (const auto* cases : {&small_cases(), &reduced_cases()})
-    for (const Case& c : *cases)
-      for (Type type : kTypes)
-        for (const Layouts& layouts : kLayouts) {
-          const Problem p = make_problem(c, operation, type, layouts);
-          if (cpu::make_plan(p, cpu::detected_isa(), 1, cpu::kernel_name(kernel))) return true;
-        }
+  for (const Case& c : small_cases())
+    for (Type type : {Type::f32, Type::bf16}) {
+      const Problem p = make_problem(c, operation, type, kLayouts[0]);
+      if (cpu::make_plan(p, cpu::detected_isa(), 1, cpu::kernel_name(kernel))) return true;
+    }
   return false;
 }
 
