@@ -2,15 +2,23 @@
 #include "csrc/cpu/rows.h"
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace torch_ext::cpu {
+namespace {
+
+// Whether rows so many bytes apart lie in so few sets of the L1 cache that those of a chunk evict each other. Then a copy costs
+// less: 10 to 35 % of the time of layers of 64 and 128 channels.
+bool share_sets(int64_t bytes) { return std::gcd(bytes, int64_t(4096)) >= 512; }
+
+}  // namespace
 
 template <class In>
 Rows<In>::Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int64_t extent, int64_t channels, const Region& whole,
-               int64_t step, int64_t gap, std::vector<bool> used)
+               int64_t apart, int64_t step, int64_t gap, std::vector<bool> used)
     : tiles_(&tiles),
       type_(type),
       strides_(strides),
@@ -20,7 +28,8 @@ Rows<In>::Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int6
       step_(step),
       gap_(gap),
       used_(std::move(used)),
-      in_place_(std::is_same_v<In, Real> && bytes_of(type) == int64_t(sizeof(Real)) && (strides.channel == 1 || channels == 1)) {}
+      in_place_(std::is_same_v<In, Real> && bytes_of(type) == int64_t(sizeof(Real)) && (strides.channel == 1 || channels == 1) &&
+                !(extent > 1 && share_sets(apart * strides.axis[2] * int64_t(sizeof(Real))))) {}
 
 template <class In>
 void Rows<In>::set_room(int64_t room) {

@@ -32,9 +32,9 @@ class Rows {
   // `whole` is all that is ever read of a sample. Where rows are pairs it may reach beyond the `extent` of the tensor along the
   // innermost axis, where there are zeros; row r begins at position r*step, and its second position is `gap` further on. Of those
   // rows only the ones are read that begin at a position whose remainder is in `used`. `room` is for how many channels of the
-  // tensor's, which has groups of `channels`, a row of a box has room.
+  // tensor's, which has groups of `channels`, a row of a box has room. Tiles read rows that are `apart` positions apart.
   Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int64_t extent, int64_t channels, const Region& whole,
-       int64_t step, int64_t gap, std::vector<bool> used = {true});
+       int64_t apart, int64_t step, int64_t gap, std::vector<bool> used = {true});
   void set_room(int64_t room);
 
   bool in_place() const { return in_place_; }
