@@ -38,12 +38,11 @@ class Dots final : public Plan {
   void cut_planes(int64_t room);
   int64_t block_count() const;
   void sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch, Real* sums) const;
-  bool store(const Buffers& buffers, int64_t channel, Real* sums) const;
+  bool store(const Buffers& buffers, int64_t channel, const Real* sums) const;
 
   int64_t taps() const { return p_.geometry.w_positions(); }
   double flops() const { return 2.0 * double(p_.geometry.x_size()) * double(p_.geometry.y_channels * taps()); }
-  // Sums of a group: a vector for each input channel and each pair of an output channel and a tap.
-  int64_t group_sums() const { return p_.geometry.x_channels * columns() * tiles_->lanes; }
+  int64_t group_sums() const { return p_.geometry.x_channels * columns(); }
   int64_t columns() const { return int64_t(offsets_.size()); }
 
   Problem p_;
@@ -147,11 +146,10 @@ void Dots<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
       sum_block(buffers, block, first, count, layout_.thread(workspace, thread), of_part);
   });
   std::atomic<bool> finite{true};
-  const int64_t channel_sums = columns() * tiles_->lanes;
   parallel.for_each(all * p_.geometry.x_channels, [&](int64_t channel, int) {
-    Real* to = sums + channel * channel_sums;
+    Real* to = sums + channel * columns();
     for (int64_t part = 1; part < parts_; ++part)
-      for (int64_t i = 0; i < channel_sums; ++i) to[i] += to[part * all * group_sums() + i];
+      for (int64_t i = 0; i < columns(); ++i) to[i] += to[part * all * group_sums() + i];
     if (!store(buffers, channel, to)) finite = false;
   });
   // An infinity or NaN in x may have met the zeros around y, in taps that do not connect the two.
@@ -196,7 +194,7 @@ void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group,
       for (int64_t t = 0, count; t < columns(); t += count) {
         count = std::min<int64_t>(tiles_->max_dot_taps[rows], columns() - t);
         tiles_->dot[rows][count]({runs.data(), int64_t(runs.size()), ic * x_pitch, x_pitch, offsets_.data() + t,
-                                  of_group + (ic * columns() + t) * tiles_->lanes, columns()});
+                                  of_group + ic * columns() + t, columns()});
       }
     }
     for (OuterRun<Real>& run : runs) run.a += g.x_channels * x_pitch, run.b += g.y_channels * y_planes_.size();
@@ -205,7 +203,7 @@ void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group,
 
 // The weights of one channel of x, of all groups. Returns whether all are finite.
 template <class Real>
-bool Dots<Real>::store(const Buffers& buffers, int64_t channel, Real* sums) const {
+bool Dots<Real>::store(const Buffers& buffers, int64_t channel, const Real* sums) const {
   const Geometry& g = p_.geometry;
   const auto weight = [&](int64_t offset) { return element(buffers.w, p_.type, channel * p_.w.outer + offset); };
   // Taps that reach nothing are zero.
@@ -220,11 +218,8 @@ bool Dots<Real>::store(const Buffers& buffers, int64_t channel, Real* sums) cons
           }
   bool finite = true;
   for (int64_t offset : weight_offsets_) {
-    for (int64_t half = tiles_->lanes / 2; half > 0; half /= 2)  // each sum waits for four others, not for sixteen
-      for (int64_t i = 0; i < half; ++i) sums[i] += sums[i + half];
-    finite = finite && std::isfinite(sums[0]);
-    tiles_->narrow(p_.type, sums, weight(offset), 1);
-    sums += tiles_->lanes;
+    finite = finite && std::isfinite(*sums);
+    tiles_->narrow(p_.type, sums++, weight(offset), 1);
   }
   return finite;
 }

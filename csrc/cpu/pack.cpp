@@ -158,9 +158,9 @@ void load_planes(const Tiles<Real>& tiles, Type type, const void* from, int64_t 
                  int64_t channel_stride, int64_t channels, Real* planes, int64_t pitch) {
   if (position_stride == 1) {
     for (int64_t c = 0; c < channels; ++c) tiles.widen(type, element(from, type, c * channel_stride), planes + c * pitch, count);
-  } else if (position_stride == 2 && computes_in<Real>(type)) {
+  } else if (position_stride >= 2 && position_stride <= 4 && computes_in<Real>(type) && !(channel_stride == 1 && channels > 1)) {
     for (int64_t c = 0; c < channels; ++c)
-      tiles.every_other(static_cast<const Real*>(from) + c * channel_stride, planes + c * pitch, count);
+      tiles.every(static_cast<const Real*>(from) + c * channel_stride, position_stride, planes + c * pitch, count);
   } else if (channel_stride == 1 && channels > 1) {
     if (computes_in<Real>(type))
       return tiles.transpose_rows(static_cast<const Real*>(from), position_stride, planes, pitch, channels, count);

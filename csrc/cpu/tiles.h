@@ -99,8 +99,8 @@ struct OverlapLine {
   Real* lines;  // room for `step` lines of whole vectors
 };
 
-// A dot tile: out[m*out_pitch + t][lane] += sum over runs r, p = lane (mod lanes) of a[r][m*a_pitch + p] * b[r][offsets[t] + p]
-// for m < rows and t < taps of the tile: vectors, whose lanes are still to be added.
+// A dot tile: out[m*out_pitch + t] += sum over runs r, p < count of a[r][m*a_pitch + p] * b[r][offsets[t] + p] for m < rows and
+// t < taps of the tile.
 inline constexpr int kDotRows = 4, kDotTaps = 8;
 template <class Real>
 struct DotTile {
@@ -178,8 +178,8 @@ struct Tiles {
   void (*overlap)(const OverlapLine<Real>&);
   void (*depthwise)(const DepthwiseTile<Real>&);
   void (*depthwise_sums)(const DepthwiseSums<Real>&);
-  // to[j] = from[2*j] for j < count; reads nothing past the last of them.
-  void (*every_other)(const Real* from, Real* to, int64_t count);
+  // to[j] = from[j*step] for j < count, step from 2 to 4; reads nothing past the last of them.
+  void (*every)(const Real* from, int64_t step, Real* to, int64_t count);
   // to[i] = the pair (even[i], odd[i]), zeros for what is null; in tables whose reals are pairs of bf16 alone. Returns whether
   // all is finite.
   bool (*pair)(const uint16_t* even, const uint16_t* odd, Real* to, int64_t count);

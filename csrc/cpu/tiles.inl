@@ -115,6 +115,19 @@ typename V::Reg load_lanes(const typename V::Real* from, Mask... mask) {
   }
 }
 
+// Adds the lanes of each of some vectors: neighbours of two vectors at a time, until the sums lie side by side in as many lanes.
+template <class V, int Count, int Lanes>
+inline __attribute__((always_inline)) void add_lanes(typename V::Reg* vectors) {
+  if constexpr (Lanes > 1) {
+    constexpr int kHalf = (Count + 1) / 2;
+    TORCH_EXT_UNROLL for (int i = 0; i < kHalf; ++i) {
+      const auto a = vectors[2 * i], b = 2 * i + 1 < Count ? vectors[2 * i + 1] : V::zero();
+      vectors[i] = V::add(V::even(a, b), V::odd(a, b));
+    }
+    add_lanes<V, kHalf, Lanes / 2>(vectors);
+  }
+}
+
 template <class V, int Rows, int Taps>
 void dot_tile(const DotTile<typename V::Real>& t) {
   using Real = typename V::Real;
@@ -136,11 +149,14 @@ void dot_tile(const DotTile<typename V::Real>& t) {
     for (int64_t p = 0; p < whole; p += V::lanes) step(p);
     if (whole < count) step(whole, V::first(count - whole));
   }
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-    TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
-      Real* to = t.out + (m * t.out_pitch + k) * V::lanes;
-      V::store(to, V::add(V::load(to), acc[m][k]));
-    }
+  constexpr int kSums = Rows * Taps, kVectors = (kSums + V::lanes - 1) / V::lanes;
+  typename V::Reg vectors[kSums];
+  TORCH_EXT_UNROLL for (int i = 0; i < kSums; ++i) vectors[i] = acc[i / Taps][i % Taps];
+  add_lanes<V, kSums, V::lanes>(vectors);
+  Real sums[kVectors * V::lanes];
+  TORCH_EXT_UNROLL for (int v = 0; v < kVectors; ++v) V::store(sums + v * V::lanes, vectors[v]);
+  for (int m = 0; m < Rows; ++m)
+    for (int k = 0; k < Taps; ++k) t.out[m * t.out_pitch + k] += sums[m * Taps + k];
 }
 
 template <class V>
@@ -406,12 +422,17 @@ void winograd_output(const typename V::Real* const* from, typename V::Real* cons
 }
 
 template <class V>
-void every_other(const typename V::Real* from, typename V::Real* to, int64_t count) {
+void every(const typename V::Real* from, int64_t step, typename V::Real* to, int64_t count) {
   for (int64_t j = 0; j < count; j += V::lanes) {
-    const int64_t left = 2 * (count - j) - 1;
-    const auto low = V::load_first(from + 2 * j, left);
-    const auto high = left > V::lanes ? V::load_first(from + 2 * j + V::lanes, left - V::lanes) : V::zero();
-    V::store_first(to + j, count - j, V::even(low, high));
+    const int64_t left = step * (count - j - 1) + 1;
+    const auto load = [&](int v) {
+      return left > v * V::lanes ? V::load_first(from + step * j + v * V::lanes, left - v * V::lanes) : V::zero();
+    };
+    const auto a = load(0), b = load(1);
+    V::store_first(to + j, count - j,
+                   step == 2   ? V::even(a, b)
+                   : step == 3 ? V::pick(a, b, load(2), kThirds<V>.every[0])
+                               : V::even(V::even(a, b), V::even(load(2), load(3))));
   }
 }
 
@@ -545,7 +566,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.winograd_weights = winograd_weights<V>;
   table.winograd_input = winograd_input<V>;
   table.winograd_output = winograd_output<V>;
-  table.every_other = every_other<V>;
+  table.every = every<V>;
   table.finite = finite<V>;
   table.widen = V::widen;
   table.narrow = V::narrow;
