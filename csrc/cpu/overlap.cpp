@@ -26,7 +26,8 @@ constexpr int64_t kSmallPlane = 16 << 10;  // bytes of a channel of the input
 constexpr int64_t kMaxTerms = 128;         // that a tile sums at a time, for the accuracy of long sums
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;
-constexpr int64_t kMinDepth = 4;  // input channels: below it the overlap-add costs as much as the product
+constexpr int64_t kMinDepth = 4;    // input channels: below it the overlap-add costs as much as the product
+constexpr int64_t kMinPaired = 16;  // below it bringing them to pairs costs more than it saves
 
 template <class In>
 class Overlap final : public Plan {
@@ -396,14 +397,11 @@ std::shared_ptr<Plan> make_overlap_of_pairs(const Problem& p, const Tiles<float>
 }
 
 #if defined(__x86_64__)
-// Of fewer channels, bringing them to pairs costs more than it saves.
-bool enough_pairs(const Problem& p) { return p.geometry.x_channels >= 16; }
-
 std::shared_ptr<Plan> make_overlap_amx(const Problem& p, const Request& request) {
-  return request.by_name || enough_pairs(p) ? make_overlap_of_pairs(p, amx_tiles(), request) : nullptr;
+  return request.by_name || p.geometry.x_channels >= kMinPaired ? make_overlap_of_pairs(p, amx_tiles(), request) : nullptr;
 }
 std::shared_ptr<Plan> make_overlap_avx512_bf16(const Problem& p, const Request& request) {
-  const bool faster = enough_pairs(p) && pairs_are_fast();
+  const bool faster = p.geometry.x_channels >= kMinPaired && pairs_are_fast();
   return request.by_name || faster ? make_overlap_of_pairs(p, pair_tiles(), request) : nullptr;
 }
 #endif

@@ -185,26 +185,28 @@ void load_planes(const Tiles<Real>& tiles, Type type, const void* from, int64_t 
 
 void load_pairs(const Tiles<float>& tiles, const uint16_t* from, int64_t position_stride, int64_t count, int64_t channel_stride,
                 int64_t channels, float* planes, int64_t pitch) {
-  if (position_stride != 1 && channel_stride == 1 && channels % 2 == 0 && position_stride % 2 == 0 &&
-      reinterpret_cast<uintptr_t>(from) % sizeof(float) == 0)  // pairs as they lie
+  const auto pair_up = [&](const uint16_t* lines, int64_t line, int64_t position, int64_t positions) {
+    for (int64_t c = 0; c < channels; c += 2)
+      tiles.pair(lines + c * line, c + 1 < channels ? lines + (c + 1) * line : nullptr, planes + c / 2 * pitch + position,
+                 positions);
+  };
+  if (position_stride == 1) return pair_up(from, channel_stride, 0, count);
+  const bool lie_as_pairs = channel_stride == 1 && channels % 2 == 0 && position_stride % 2 == 0 &&
+                            reinterpret_cast<uintptr_t>(from) % sizeof(float) == 0;
+  if (lie_as_pairs)
     return tiles.transpose_rows(reinterpret_cast<const float*>(from), position_stride / 2, planes, pitch, channels / 2, count);
   thread_local std::vector<uint16_t> stage;
-  if (position_stride != 1) stage.resize(size_t(channels * kStage));
-  for (int64_t p = 0, part; p < count; p += part) {
-    part = position_stride == 1 ? count : std::min(kStage, count - p);
-    const uint16_t* rows = from;
-    int64_t row = channel_stride;
-    if (position_stride != 1) {
-      rows = stage.data(), row = kStage;
-      if (channel_stride == 1) {
-        tiles.transpose_halves(from + p * position_stride, position_stride, stage.data(), kStage, channels, part);
-      } else {
-        for (int64_t c = 0; c < channels; ++c)
-          for (int64_t i = 0; i < part; ++i) stage[size_t(c * kStage + i)] = from[(p + i) * position_stride + c * channel_stride];
-      }
+  stage.resize(size_t(channels * kStage));
+  for (int64_t p = 0; p < count; p += kStage) {
+    const int64_t part = std::min(kStage, count - p);
+    const uint16_t* first = from + p * position_stride;
+    if (channel_stride == 1) {
+      tiles.transpose_halves(first, position_stride, stage.data(), kStage, channels, part);
+    } else {
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t i = 0; i < part; ++i) stage[size_t(c * kStage + i)] = first[i * position_stride + c * channel_stride];
     }
-    for (int64_t c = 0; c < channels; c += 2)
-      tiles.pair(rows + c * row, c + 1 < channels ? rows + (c + 1) * row : nullptr, planes + c / 2 * pitch + p, part);
+    pair_up(stage.data(), kStage, p, part);
   }
 }
 
