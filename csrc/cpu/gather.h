@@ -73,7 +73,7 @@ struct GatherAxis {
   int64_t reached(int64_t count) const {
     int64_t first, last;
     reach_beyond(0, count, first, last);
-    return std::clamp<int64_t>(last - first + 1, 0, in_extent);
+    return first > last ? 0 : std::min(last - first + 1, in_extent);
   }
 
  private:

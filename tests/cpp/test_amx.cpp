@@ -272,6 +272,7 @@ class AmxKernelOfSplitValues : public AmxKernel {};
 // The error against float64 is not above that of the kernel that multiplies the values as they are, or, of sums of a few terms,
 // not above the unit of rounding of the result.
 TEST_P(AmxKernelOfSplitValues, IsAsAccurateAsMultiplyAdds) {
+  if (kReducedTerms < 8'000'000) GTEST_SKIP() << "layers cut for sanitizers have sums too short to tell the errors apart";
   const auto [operation, type] = GetParam();
   Harness harness;
   int computed = 0, better = 0;
