@@ -131,7 +131,7 @@ bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel, 
     y = y_boxed(channels, 0, {{0, 0, 0}, {g.axis[0].y, g.axis[1].y, g.axis[2].y}}, box);
     const auto extent = [&](int a) { return g.axis[a].y; };
     int64_t piece[kAxes];
-    cut_axes(extent, kPieceBytes / (y.axis[2] * int64_t(sizeof(uint16_t))), piece);
+    cut_axes(extent, std::max<int64_t>(1, kPieceBytes / (y.axis[2] * int64_t(sizeof(uint16_t)))), piece);
     parallel.for_each(g.batch * piece_count(extent, piece), [&](int64_t index, int) {
       Range taken[kAxes];
       take_piece(index, extent, piece, taken);

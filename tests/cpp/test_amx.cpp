@@ -244,6 +244,12 @@ TEST(AmxOverlap, ComputesIntegersExactly) {
   EXPECT_GT(compute_by(make, product, few, 2), 5);
 }
 
+// A position of y is then more than a thread brings at a time.
+TEST(AmxOuter, TakesRowsOfManyChannels) {
+  const std::vector<Case> many = {parse_case("many n1 g1 c3:6000 i2x3 k1x1 s1x1 d1x1 pb0x0 pe0x0 op0x0")};
+  EXPECT_EQ(compute_by(plan_of, {Operation::backward_weights, Type::f32}, many, 2), 2);
+}
+
 // Only float32 has a precision.
 class AmxKernelOfFloat32 : public AmxKernel {};
 
