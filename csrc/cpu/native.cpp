@@ -10,7 +10,6 @@
 // Weights of 16 bits are converted a piece at a time, in the L1 cache.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "csrc/cpu/kernels.h"
@@ -268,7 +267,7 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, int64_t 
     const int64_t channel = group * g.x_channels + i;
     for (int64_t m = 0; m < positions_; m += kDotTaps) {
       const int64_t count = std::min<int64_t>(kDotTaps, positions_ - m);
-      alignas(64) Real sums[kDotTaps * kMaxLanes] = {};
+      Real sums[kDotTaps] = {};
       int64_t offsets[kDotTaps];
       for (int64_t t = 0; t < count; ++t) offsets[t] = t * length_;
       for (const Run& run : of_row)
@@ -279,11 +278,9 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, int64_t 
           tiles_->dot[1][count]({&piece, 1, 0, 0, offsets, sums, 0});
         }
       for (int64_t t = 0; t < count; ++t) {
-        const Real* lanes = sums + t * tiles_->lanes;
-        Real sum = std::accumulate(lanes, lanes + tiles_->lanes, Real(0));
         // An infinity or NaN among the weights may have met the zero of a position that does not read it.
-        if (!std::isfinite(sum)) sum = sum_exactly(buffers, m + t, channel);
-        write(sum, buffers.x, p_.type, x_of(m + t, channel));
+        if (!std::isfinite(sums[t])) sums[t] = sum_exactly(buffers, m + t, channel);
+        write(sums[t], buffers.x, p_.type, x_of(m + t, channel));
       }
     }
   }
