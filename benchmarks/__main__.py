@@ -29,9 +29,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--seconds", type=float, help="for each peer on each layer")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "out")
-    # The file to which a process of one thread count adds a line for each layer and step, and how many it is to leave out.
+    # The file to which a process of one thread count adds a line for each layer and step that has none yet.
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--done", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     try:
         arguments.cases = choose(arguments)
@@ -63,6 +62,10 @@ def steps_of(arguments: argparse.Namespace) -> list:
     return [(case, step) for case in arguments.cases for step in arguments.steps.split(",")]
 
 
+def lines_of(file: Path) -> list[str]:
+    return file.read_text().splitlines()
+
+
 def work(arguments: argparse.Namespace) -> None:
     """One number of threads: measures, and writes each row as a line of JSON; null for what cannot be measured."""
     import torch
@@ -74,12 +77,12 @@ def work(arguments: argparse.Namespace) -> None:
     threads = int(arguments.threads)
     torch.set_num_threads(threads)
     seconds = arguments.seconds or (0.06 if arguments.quick else 0.3)
-    todo = steps_of(arguments)
+    todo, done = steps_of(arguments), lines_of(arguments.worker)
     with (
-        tqdm(total=len(todo), initial=arguments.done, desc=f"{threads} thread{'s' * (threads > 1)}") as progress,
+        tqdm(total=len(todo), initial=len(done), desc=f"{threads} thread{'s' * (threads > 1)}") as progress,
         open(arguments.worker, "a") as lines,
     ):
-        for case, step in todo[arguments.done :]:
+        for case, step in todo[len(done) :]:
             progress.set_postfix_str(f"{case.name} {step}")
             row = None
             try:
@@ -97,9 +100,9 @@ def measure_all(arguments: argparse.Namespace, threads: str, lines: Path) -> lis
     # NPROC is how many threads jax may use.
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "NPROC": threads}
     lines.touch()
-    while (done := len(lines.read_text().splitlines())) < len(todo):
-        command = [sys.executable, "-m", "benchmarks", *sys.argv[1:], "--threads", threads]
-        process = subprocess.Popen([*command, "--worker", str(lines), "--done", str(done)], cwd=ROOT, env=environment)
+    command = [sys.executable, "-m", "benchmarks", *sys.argv[1:], "--threads", threads, "--worker", str(lines)]
+    while len(lines_of(lines)) < len(todo):
+        process = subprocess.Popen(command, cwd=ROOT, env=environment)
         size, since = 0, time.monotonic()
         while process.poll() is None and time.monotonic() - since < MOST_SECONDS:
             time.sleep(0.2)
@@ -110,11 +113,11 @@ def measure_all(arguments: argparse.Namespace, threads: str, lines: Path) -> lis
         if process.wait() > 0:
             raise SystemExit(f"measuring with {threads} threads failed; the reason is printed above")
         if process.returncode < 0:
-            case, step = todo[len(lines.read_text().splitlines())]
+            case, step = todo[len(lines_of(lines))]
             print(f"\nleft out: {case.name}, {step}: a call crashes or does not return", file=sys.stderr)
             with open(lines, "a") as file:
                 print("null", file=file)
-    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    rows = [json.loads(line) for line in lines_of(lines)]
     return [row for row in rows if row]
 
 
