@@ -20,7 +20,8 @@ constexpr int64_t kBoxBytes = 96 << 10;           // of the planes of y of a blo
 constexpr int64_t kXBoxBytes = 192 << 10;         // of those of x, where they are not used in place
 constexpr int64_t kMaxChannels = 4;               // output channels of a group; above it the outer kernel's lanes are full enough
 constexpr int64_t kMaxPairs = 4;                  // channel pairs of a group, unless there are as many columns as
-constexpr int64_t kMinColumns = 64;               // these, of output channels and taps, for each vector of x that is loaded
+constexpr int64_t kMinColumns = 64;               // these, of output channels and taps, for each vector of x that is loaded,
+constexpr int64_t kMinColumnsOfPlanes = 8;        // or these where x and y lie as planes, which need no other order
 constexpr int64_t kMinGroups = 8;                 // fewer do not occupy the threads
 constexpr int64_t kMinParts = 8, kMaxParts = 16;  // that the positions are summed in, where groups are few
 constexpr double kPartFlops = 32e6;               // of a layer that is worth parts
@@ -228,7 +229,9 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   const bool few_pairs = g.x_channels * g.y_channels <= kMaxPairs;
-  const bool many_columns = g.y_channels <= kMaxChannels && g.y_channels * g.w_positions() >= kMinColumns;
+  const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
+  const int64_t least = planes ? kMinColumnsOfPlanes : kMinColumns;
+  const bool many_columns = g.y_channels <= kMaxChannels && g.y_channels * g.w_positions() >= least;
   if (!few_pairs && !many_columns && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Dots<double>>(p, isa, request.threads);
   return std::make_shared<Dots<float>>(p, isa, request.threads);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of a layer with few output channels (image heads, the last layer of a vocoder), whose products would be too thin
-// for one tap at a time. The taps become channels: with y'[i][(c, k)] = y[c][i*stride - offset + k*dilation], zero where there is
-// no such position,
+// Layers with few output channels (image heads, the last layer of a vocoder), whose products would be too thin for one tap at a
+// time. The taps become channels: with y'[i][(c, k)] = y[c][i*stride - offset + k*dilation], zero where there is no such
+// position,
 //   dx[i][ic] = sum over (c, k) of y'[i][(c, k)] * w[ic][(c, k)],  dw[ic][(c, k)] = sum over i of x[i][ic] * y'[i][(c, k)]
-// are matrix products, over x and w as they lie in memory.
+// are matrix products, over x and w as they lie in memory; and where the kernel is as long as the stride (patches), so that y' is
+// no more than y in another order, so is y'[i][(c, k)] = bias[c] + sum over ic of x[i][ic] * w[ic][(c, k)].
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -21,38 +22,42 @@ constexpr int64_t kBlockBytes = 64 << 10;  // unfolded at a time
 constexpr int64_t kChunk = 16;             // bytes that are copied at a time, some of them beyond the end of a run
 constexpr int64_t kMostChannels = 4;       // of y: above it a tap is a product of its own
 constexpr int64_t kLeastChannels = 16;     // of x: below it most lanes would be empty
-
-// How (c, k) are ordered in a row of w: channels of a tap side by side, or taps of a channel; else neither.
-enum class Order { channels, taps, neither };
-Order order_of(const Problem& p) {
-  const Geometry& g = p.geometry;
-  const auto dense_taps = [&](int64_t step) {
-    for (int a = kAxes - 1; a >= 0; step *= g.axis[a--].w)
-      if (g.axis[a].w > 1 && p.w.axis[a] != step) return false;
-    return true;
-  };
-  if ((g.y_channels == 1 || p.w.channel == 1) && dense_taps(g.y_channels)) return Order::channels;
-  return p.w.channel == g.w_positions() && dense_taps(1) ? Order::taps : Order::neither;
-}
+constexpr int64_t kLeastRow = 32;          // of (c, k), where other kernels have no more work with y
 
 // Elements of a row of y', which are as many as those of a row of w.
 int64_t row_of(const Geometry& g) { return g.y_channels * g.w_positions(); }
 
-// The matrix product. Where the taps of a channel lie side by side, they are the channels of y', and the channels of y are the
-// positions of a kernel whose stride is their number.
+// How (c, k) follow each other in w, so many elements apart: channels of a tap, or taps of a channel; else neither.
+enum class Order { channels, taps, neither };
+struct Row {
+  Order order;
+  int64_t step;
+};
+Row row_in_weights(const Problem& p) {
+  const Axis* axis = p.geometry.axis;
+  const auto taps_follow = [&](int64_t step) {
+    for (int a = kAxes - 1; a >= 0; step *= axis[a--].w)
+      if (axis[a].w > 1 && p.w.axis[a] != step) return false;
+    return true;
+  };
+  int64_t between_taps = 1;
+  for (int a = 0; a < kAxes; ++a)
+    if (axis[a].w > 1) between_taps = p.w.axis[a];  // of the innermost
+  if (p.geometry.y_channels == 1) return {taps_follow(between_taps) ? Order::channels : Order::neither, between_taps};
+  if (taps_follow(p.w.channel * p.geometry.y_channels)) return {Order::channels, p.w.channel};
+  const bool of_channel = p.w.channel == between_taps * p.geometry.w_positions() && taps_follow(between_taps);
+  return {of_channel ? Order::taps : Order::neither, between_taps};
+}
+
+// The matrix product.
 Problem unfolded(Problem p) {
-  const Order order = order_of(p);
   Geometry& g = p.geometry;
-  const int64_t channels = g.y_channels, row = row_of(g), step = order == Order::taps ? channels : 1;
-  Axis& inner = g.axis[kAxes - 1];
+  const int64_t row = row_of(g);
+  p.w.channel = row_in_weights(p).step;
   for (Axis& a : g.axis) a = {a.x, 1, a.x};
-  inner.w = inner.stride = step;
-  inner.y *= step;
-  g.y_channels = row / step;
-  p.w.channel = 1;
-  std::fill_n(p.w.axis, kAxes, row / step);
+  g.y_channels = row;
   p.y.channel = 1;
-  p.y.axis[2] = row / step, p.y.axis[1] = inner.x * row, p.y.axis[0] = g.axis[1].x * p.y.axis[1];
+  p.y.axis[2] = row, p.y.axis[1] = g.axis[2].x * row, p.y.axis[0] = g.axis[1].x * p.y.axis[1];
   p.y.outer = g.axis[0].x * p.y.axis[0];
   return p;
 }
@@ -70,6 +75,10 @@ class Unfold final : public Plan {
   template <class T>
   void unfold(const T* y, T* to, int64_t index, T* box) const;
   template <class T>
+  void fold(const T* from, T* y, int64_t index) const;
+  template <class T>
+  void repeat(const T* bias, T* to) const;
+  template <class T>
   void load(const T* y, const Range* x, T* box) const;
   bool finite(const void* w) const;
 
@@ -83,11 +92,11 @@ class Unfold final : public Plan {
   std::vector<int64_t> runs_;  // where in the box lies what follows each other in a row, of position 0
   int64_t run_;                // elements of one
   Layout layout_;
-  Layout::Part unfolded_part_, inner_part_, box_part_;
+  Layout::Part unfolded_part_, bias_part_, inner_part_, box_part_;
 };
 
 Unfold::Unfold(const Problem& problem, const Request& request)
-    : p_(problem), order_(order_of(problem)), row_(row_of(problem.geometry)) {
+    : p_(problem), order_(row_in_weights(problem).order), row_(row_of(problem.geometry)) {
   const Geometry& g = p_.geometry;
   const int64_t bytes = bytes_of(p_.type);
   inner_ = make_plan(unfolded(p_), request.isa, request.threads);
@@ -111,6 +120,7 @@ Unfold::Unfold(const Problem& problem, const Request& request)
           runs_.push_back(c * box_channel_ + k0 * g.axis[0].dilation * box_stride_[0] + k1 * g.axis[1].dilation * box_stride_[1] +
                           k2 * g.axis[2].dilation * box_stride_[2]);
   unfolded_part_ = layout_.shared(g.batch * g.x_positions() * row_ * bytes);
+  bias_part_ = layout_.shared(row_ * bytes);
   inner_part_ = layout_.shared(inner_->workspace_bytes());
   box_part_ = layout_.per_thread(box_size_ * bytes + kChunk);
   layout_.finish(request.threads);
@@ -126,13 +136,29 @@ void Unfold::run(const Buffers& buffers, const Parallel& parallel) const {
   const int64_t blocks = p_.geometry.batch * piece_count([&](int a) { return p_.geometry.axis[a].x; }, block_);
   visit(p_.type, [&](auto scalar) {
     using T = decltype(scalar);
+    if (p_.operation == Operation::conv_transpose) {
+      if (buffers.bias) {
+        repeat(static_cast<const T*>(buffers.bias), layout_.at<T>(workspace, bias_part_));
+        inner.bias = layout_.at<void>(workspace, bias_part_);
+      }
+      inner_->run(inner, parallel);
+      return parallel.for_each(
+          blocks, [&](int64_t index, int) { fold(static_cast<const T*>(inner.y), static_cast<T*>(buffers.y), index); });
+    }
     parallel.for_each(blocks, [&](int64_t index, int thread) {
       unfold(static_cast<const T*>(buffers.y), static_cast<T*>(inner.y), index,
              layout_.at<T>(layout_.thread(workspace, thread), box_part_));
     });
+    inner_->run(inner, parallel);
   });
-  inner_->run(inner, parallel);
   if (p_.operation == Operation::backward_weights && !finite(buffers.w)) exact_->run(buffers, parallel);
+}
+
+// That of each (c, k).
+template <class T>
+void Unfold::repeat(const T* bias, T* to) const {
+  const int64_t channels = p_.geometry.y_channels, taps = p_.geometry.w_positions();
+  for (int64_t i = 0; i < row_; ++i) to[i] = bias[order_ == Order::channels ? i % channels : i / taps];
 }
 
 // Rows of y' of one block.
@@ -192,13 +218,49 @@ void Unfold::load(const T* y, const Range* x, T* box) const {
     }
 }
 
-bool Unfold::finite(const void* w) const {
-  return visit(p_.type, [&](auto scalar) {
-    using T = decltype(scalar);
-    for (int64_t c = 0; c < p_.geometry.x_channels; ++c) {
-      const T* row = static_cast<const T*>(w) + c * p_.w.outer;
-      if (!std::all_of(row, row + row_, [](T v) { return std::isfinite(widen(v)); })) return false;
+// Rows of y' of one block to where they belong.
+template <class T>
+void Unfold::fold(const T* from, T* y, int64_t index) const {
+  const Axis* axis = p_.geometry.axis;
+  Range x[kAxes];
+  take_piece(
+      index, [&](int a) { return axis[a].x; }, block_, x);
+  // A line of y is copied channel by channel, or with all channels where they lie side by side on both sides.
+  const bool taps = order_ == Order::taps, whole = !taps && p_.y.channel == 1 && p_.y.axis[2] == p_.geometry.y_channels;
+  const int64_t channels = whole ? 1 : p_.geometry.y_channels, together = p_.geometry.y_channels / channels;
+  const int64_t channel_step = taps ? p_.geometry.w_positions() : 1, tap_step = taps ? 1 : p_.geometry.y_channels;
+  const auto line = [&](const T* row, T* to) {
+    for (int64_t i = x[2].begin; i < x[2].end; ++i, row += row_) {
+      const int64_t first = axis[2].reach(i, 0), begin = std::max<int64_t>(first, 0),
+                    end = std::min(first + axis[2].w, axis[2].y);
+      const T* source = row + (begin - first) * tap_step;
+      if (tap_step == together && p_.y.axis[2] == together) {
+        if (begin < end) std::copy_n(source, (end - begin) * together, to + begin * together);
+      } else {
+        for (int64_t o = begin; o < end; ++o) to[o * p_.y.axis[2]] = source[(o - begin) * tap_step];
+      }
     }
+  };
+  for (int64_t i0 = x[0].begin; i0 < x[0].end; ++i0)
+    for (int64_t i1 = x[1].begin; i1 < x[1].end; ++i1) {
+      const T* rows = from + (((index * axis[0].x + i0) * axis[1].x + i1) * axis[2].x + x[2].begin) * row_;
+      for (int64_t k = 0; k < axis[0].w * axis[1].w; ++k) {
+        const int64_t o0 = axis[0].reach(i0, k / axis[1].w), o1 = axis[1].reach(i1, k % axis[1].w);
+        if (o0 < 0 || o0 >= axis[0].y || o1 < 0 || o1 >= axis[1].y) continue;
+        T* to = y + index * p_.y.outer + o0 * p_.y.axis[0] + o1 * p_.y.axis[1];
+        for (int64_t c = 0; c < channels; ++c) line(rows + c * channel_step + k * axis[2].w * tap_step, to + c * p_.y.channel);
+      }
+    }
+}
+
+bool Unfold::finite(const void* w) const {
+  const int64_t step = row_in_weights(p_).step, depth = p_.geometry.x_channels;
+  const bool rows_inside = step > p_.w.outer;  // those of one element of a row lie closer than those of a row
+  return visit(p_.type, [&](auto scalar) {
+    const auto* from = static_cast<const decltype(scalar)*>(w);
+    for (int64_t i = 0; i < (rows_inside ? row_ : depth); ++i)
+      for (int64_t j = 0; j < (rows_inside ? depth : row_); ++j)
+        if (!std::isfinite(widen(rows_inside ? from[i * step + j * p_.w.outer] : from[i * p_.w.outer + j * step]))) return false;
     return true;
   });
 }
@@ -207,15 +269,22 @@ bool Unfold::finite(const void* w) const {
 
 std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
-  if (p.operation == Operation::conv_transpose || g.groups > 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0)
+  if (g.groups > 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
+  // Whether y is cut into patches, one for each position of x, and whether they leave nothing of it out.
+  bool patches = true, all = true;
+  for (const Axis& a : g.axis) {
+    patches = patches && a.w == a.stride && a.dilation == 1;
+    all = all && a.offset >= 0 && a.y + a.offset <= a.x * a.stride;
+  }
+  if (row_in_weights(p).order == Order::neither || (p.operation == Operation::conv_transpose && !(patches && all)))
     return nullptr;
-  bool once = true;  // a position of y is reached by one tap of one position of x: this would only copy
-  for (const Axis& a : g.axis) once = once && a.w == a.stride && a.dilation == 1;
-  if (once || order_of(p) == Order::neither) return nullptr;
+  if (patches && row_of(g) == g.y_channels) return nullptr;  // the matrix product itself
   // Rows of y' are written and read again: of 16 bits, up to as many bytes as a row of x has in float32.
   const bool short_rows = row_of(g) * bytes_of(p.type) <= g.x_channels * std::max<int64_t>(bytes_of(p.type), 4);
-  const bool few = g.y_channels <= kMostChannels && g.x_channels >= kLeastChannels && short_rows;
-  return few || request.by_name ? std::make_shared<Unfold>(p, request) : nullptr;
+  const bool few = g.y_channels <= kMostChannels && g.x_channels >= kLeastChannels;
+  const bool worth_it =
+      patches ? row_of(g) >= kLeastRow || (p.x.channel == 1 && p.operation != Operation::conv_transpose) : short_rows;
+  return (few && worth_it) || request.by_name ? std::make_shared<Unfold>(p, request) : nullptr;
 }
 
 }  // namespace torch_ext::cpu

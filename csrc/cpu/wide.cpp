@@ -312,16 +312,19 @@ void Wide<Real>::store(const Buffers& buffers, const Block& block, int64_t group
 }
 
 // Worth it where a vector of result channels would be at least half empty, and where a row of few channels is too short to be
-// summed over by itself while all taps together make a long sum.
+// summed over by itself while all taps together make a sum that is worth bringing the planes in order for: a short one where they
+// are, by measurement.
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  constexpr int64_t kFewChannels = 4, kLongSum = 32;
+  constexpr int64_t kFewChannels = 4, kLongSum = 32, kLongSumOfPlanes = 8;
   const Geometry& g = p.geometry;
   if (p.operation == Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   const bool forward = p.operation == Operation::conv_transpose;
   const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
   const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
   const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2);
-  const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && depth * g.w_positions() >= kLongSum;
+  const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
+  const bool short_rows =
+      !forward && g.groups == 1 && depth <= kFewChannels && depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
   if (!few_columns && !short_rows && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Wide<double>>(p, isa, request.threads);
   return std::make_shared<Wide<float>>(p, isa, request.threads);
