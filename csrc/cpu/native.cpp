@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// All three operations where there are few positions of x (the 1x1 bottleneck of a U-Net, the first layer of a generator):
-// weights are read, or written, once and in the order in which they lie in memory, as packing them would cost more than it gains.
-// With
+// All three operations where there are few positions of x (the 1x1 bottleneck of a U-Net, the first layers of a generator or of a
+// vocoder): weights are read, or written, once and in the order in which they lie in memory, as packing them would cost more than
+// it gains. With
 //   columns[m][(c, k)] = y at the output position that position m of x reaches through tap k, channel c
 // the operations are products of x[m][i] and weights[i][(c, k)], whose rows are contiguous:
 //   conv_transpose    columns[m] = sum over i of x[m][i] * weights[i], added into y (col2im)
 //   backward_data     x[m][i] = columns[m] . weights[i], with columns taken from y (im2col)
 //   backward_weights  weights[i] = sum over m of x[m][i] * columns[m]
-// Weights of 16 bits are converted a piece at a time, in the L1 cache.
+// Weights of 16 bits are converted a piece at a time, in cache, and where many positions share them so are all others: their rows
+// often lie a multiple of a page apart, which would put them into a few sets of the L1 cache.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -20,35 +21,37 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6;  // of x: beyond this packed weights are faster, by measurement
-constexpr int64_t kMinWeights = 16 << 10;                    // below this packing costs nothing
-constexpr int64_t kMaxLinks = 64 << 10;                      // pairs of a position and a tap
-constexpr int64_t kItems = 64, kTerms = 128;                 // of a sum in a tile, for the accuracy of long sums
-constexpr int64_t kRunBytes = 2048;                          // of a row of weights that an item reads, at least
-constexpr int64_t kRows = 16;                                // of weights at a time
-constexpr int64_t kPiece = 512;                              // elements of a row of weights that are converted at a time
+// Positions of x, beyond which packed weights are faster, by measurement: of any weights, and of some that are read from memory
+// and need no conversion. Those of gradients of weights are written by other kernels as fast, tap by tap, unless taps are many.
+constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6;
+constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kLargeWeights = 4 << 20, kManyTaps = 64;
+constexpr int64_t kMinWeights = 16 << 10;     // below this packing costs nothing
+constexpr int64_t kMaxLinks = 64 << 10;       // pairs of a position and a tap
+constexpr int64_t kMaxResults = 64 << 10;     // positions of y
+constexpr int64_t kItems = 64, kTerms = 128;  // of a sum in a tile, for the accuracy of long sums
+constexpr int64_t kRunBytes = 2048;           // of a row of weights that an item reads, at least
+constexpr int64_t kChannels = 64;             // of x that are brought in order at a time
+// conv_transpose: positions beyond which weights are copied, rows of them at a time, where they are and where they are read in
+// place, and elements of each.
+constexpr int64_t kShared = 16, kRows = 64, kRowsInPlace = 16, kPiece = 512;
+// backward_data: rows of weights of an item, and elements of them at a time.
+constexpr int64_t kDotItem = 32, kSlice = 1024;
+// backward_weights: columns of an item, rows of weights at a time, items where those have many columns.
+constexpr int64_t kColumnBytes = 128 << 10, kWritten = 24, kMostItems = 16;
 
 // A contiguous piece of a row of weights, and of a row of columns.
 struct Run {
   int64_t weights, columns, length;
 };
 
-// Position m of x reaches position y, both counted through all samples, through a tap.
+// Position m of x reaches position y, both counted through all samples, through a tap, and the next `count` through the next.
 struct Link {
-  int64_t m, tap, y;
+  int64_t m, tap, y, count;
 };
 
 template <class Real>
 Real read(const void* base, Type type, int64_t index) {
   return visit(type, [&](auto scalar) { return Real(widen(static_cast<const decltype(scalar)*>(base)[index])); });
-}
-
-template <class Real>
-void write(Real value, void* base, Type type, int64_t index) {
-  visit(type, [&](auto scalar) {
-    using Stored = decltype(scalar);
-    narrow(decltype(widen(scalar))(value), static_cast<Stored*>(base)[index]);
-  });
 }
 
 template <class Real>
@@ -61,32 +64,45 @@ class Native final : public Plan {
 
  private:
   void link();
-  std::vector<Run> runs(int64_t first_channel, int64_t last_channel, bool all_taps) const;
-  // Of a tap in a row of columns, which has the order of the weights.
-  int64_t column(int64_t tap) const { return taps_inside_ ? tap_offset_[size_t(tap)] : tap * p_.geometry.y_channels; }
-  int64_t x_of(int64_t m, int64_t channel) const;
-  const Real* weights(const void* w, int64_t index, int64_t rows, int64_t row_pitch, int64_t count, Real* stage) const;
-  void conv_transpose(const Buffers& buffers, int64_t group, int64_t part, int thread) const;
-  void backward_data(const Buffers& buffers, int64_t group, int64_t part) const;
-  void backward_weights(const Buffers& buffers, int64_t group, int64_t part) const;
-  void gather_columns(const Buffers& buffers, int64_t group, Real* columns) const;
+  std::vector<Run> runs(int64_t first, int64_t count, int64_t row_channels, bool all_taps) const;
+  void load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const;
+  template <class Move>
+  void for_each_line(int64_t channel, Move move) const;
+  void load_y(const Buffers& buffers, int64_t channel, int64_t count, Real* y) const;
+  void store_y(const Real* y, const Buffers& buffers, int64_t channel, int64_t count) const;
+  template <class Y, class Columns, class Move>
+  void for_each_link(Y* y, int64_t count, Columns* columns, int64_t pitch, int64_t row_channels, Move move) const;
+  void gather_columns(const Buffers& buffers, int64_t channel, int64_t count, Real* y, Real* columns, int64_t pitch,
+                      int64_t row_channels) const;
+  void conv_transpose(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const;
+  void backward_data(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const;
+  void backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const;
   Real sum_exactly(const Buffers& buffers, int64_t m, int64_t i) const;
-  void sum_exactly(const Buffers& buffers, int64_t i, Real* row) const;
   void product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out, int64_t out_pitch,
                int64_t columns, bool add) const;
+
+  int64_t taps() const { return p_.geometry.w_positions(); }
+  int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
+  // Rows of so many elements start in different sets of the caches.
+  int64_t apart(int64_t row) const { return round_up(row, tiles_->lanes) + tiles_->lanes; }
+  int64_t x_pitch() const { return p_.operation == Operation::conv_transpose ? positions_ : apart(p_.geometry.x_channels); }
+  int64_t columns_pitch() const { return apart(part_channels_ * taps()); }
+  int64_t all_columns_pitch() const { return apart(length_); }
 
   Problem p_;
   const Tiles<Real>* tiles_;
   int64_t positions_, length_;       // rows of x; elements of a row of weights
   bool in_place_;                    // weights are of the type that is computed in
   bool taps_inside_;                 // the taps of an output channel lie together, else the channels of a tap
-  int64_t part_channels_, parts_;    // of an item: output channels in conv_transpose, else input channels
+  int64_t part_channels_, parts_;    // of y, brought in order together
+  int64_t part_rows_, row_parts_;    // of weights, of an item of backward_data
+  int64_t y_positions_, line_;       // of all samples; positions of a sample that follow each other evenly
   std::vector<int64_t> tap_offset_;  // in a row of weights
   std::vector<int64_t> reached_;     // taps with a link
   std::vector<Link> links_;
-  std::vector<int64_t> y_offset_;  // of a position, in elements
+  std::vector<int64_t> x_offset_;  // of a position, in elements
   Layout layout_;
-  Layout::Part x_part_, columns_part_, thread_columns_part_;
+  Layout::Part x_part_, all_columns_part_, columns_part_, y_part_, stage_part_, sums_part_;
 };
 
 template <class Real>
@@ -96,257 +112,344 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
       positions_(p_.geometry.batch * p_.geometry.x_positions()),
       length_(p_.geometry.y_channels * p_.geometry.w_positions()),
       in_place_(bytes_of(p_.type) == int64_t(sizeof(Real))),
-      taps_inside_(p_.w.channel != 1) {
+      taps_inside_(p_.w.channel != 1),
+      y_positions_(p_.geometry.batch * p_.geometry.y_positions()) {
   const Geometry& g = p_.geometry;
   link();
-  const bool forward = p_.operation == Operation::conv_transpose;
-  const int64_t channels = forward ? g.y_channels : g.x_channels, real = sizeof(Real);
-  const int64_t least = forward ? parts_of(kRunBytes, bytes_of(p_.type) * (taps_inside_ ? g.w_positions() : 1)) : 1;
-  part_channels_ = std::min(channels, std::max(least, parts_of(channels, kItems)));
-  parts_ = parts_of(channels, part_channels_);
-  x_part_ = layout_.shared(g.groups * positions_ * g.x_channels * real);
-  columns_part_ = layout_.shared(forward ? 0 : g.groups * positions_ * length_ * real);
-  thread_columns_part_ = layout_.per_thread(forward ? positions_ * length_ * real : 0);
+  const int64_t least = parts_of(kRunBytes, bytes_of(p_.type) * (taps_inside_ ? taps() : 1));
+  const bool of_weights = p_.operation == Operation::backward_weights;
+  const int64_t fit = of_weights ? kColumnBytes / (positions_ * taps() * int64_t(sizeof(Real))) : parts_of(g.y_channels, kItems);
+  part_channels_ = even_part(g.y_channels, std::max(least, fit));
+  parts_ = parts_of(g.y_channels, part_channels_);
+  part_rows_ = of_weights ? round_up(parts_of(g.x_channels, parts_of(kMostItems, parts_)), kWritten)
+                          : std::min(round_up(parts_of(g.x_channels, kItems), kDotRows), kDotItem);
+  row_parts_ = parts_of(g.x_channels, part_rows_);
+
+  const int64_t real = sizeof(Real);
+  const bool data = p_.operation == Operation::backward_data, forward = p_.operation == Operation::conv_transpose;
+  x_part_ = layout_.shared(data ? 0 : g.groups * (forward ? g.x_channels : positions_) * x_pitch() * real);
+  all_columns_part_ = layout_.shared(data ? g.groups * positions_ * all_columns_pitch() * real : 0);
+  columns_part_ = layout_.per_thread(data ? 0 : positions_ * columns_pitch() * real);
+  y_part_ = layout_.per_thread(part_channels_ * y_positions_ * real);
+  stage_part_ = layout_.per_thread((forward ? kRows * kPiece : data ? kDotItem * kSlice : kWritten * kPiece) * real);
+  sums_part_ = layout_.per_thread(data ? part_rows_ * positions_ * real : 0);
   layout_.finish(threads);
 }
 
 template <class Real>
 void Native<Real>::link() {
   const Geometry& g = p_.geometry;
-  reached_.resize(size_t(g.w_positions()));
-  for (int64_t k = 0; k < g.w_positions(); ++k) {
-    const int64_t at[kAxes] = {k / (g.axis[1].w * g.axis[2].w), k / g.axis[2].w % g.axis[1].w, k % g.axis[2].w};
-    tap_offset_.push_back(at[0] * p_.w.axis[0] + at[1] * p_.w.axis[1] + at[2] * p_.w.axis[2]);
-    for (int64_t m = 0; m < positions_; ++m) {
-      int64_t rest = m, y = 0, extent = 1;
-      bool inside = true;
-      for (int a = kAxes - 1; a >= 0; extent *= g.axis[a--].y) {
-        const int64_t o = g.axis[a].reach(rest % g.axis[a].x, at[a]);
-        rest /= g.axis[a].x;
-        inside = inside && o >= 0 && o < g.axis[a].y;
-        y += o * extent;
-      }
-      if (!inside) continue;
-      links_.push_back({m, k, rest * extent + y});
+  const Axis* axis = g.axis;
+  reached_.resize(size_t(taps()));
+  for (int64_t k = 0; k < taps(); ++k)
+    tap_offset_.push_back(k / (axis[1].w * axis[2].w) * p_.w.axis[0] + k / axis[2].w % axis[1].w * p_.w.axis[1] +
+                          k % axis[2].w * p_.w.axis[2]);
+  for (int64_t m = 0; m < positions_; ++m) {
+    int64_t i[kAxes], rest = m, offset = 0;
+    for (int a = kAxes - 1; a >= 0; rest /= axis[a--].x) i[a] = rest % axis[a].x, offset += i[a] * p_.x.axis[a];
+    x_offset_.push_back(offset + rest * p_.x.outer);
+    for (int64_t k = 0; k < taps(); ++k) {
+      const int64_t k2 = k % axis[2].w;
+      const int64_t o0 = axis[0].reach(i[0], k / (axis[1].w * axis[2].w)), o1 = axis[1].reach(i[1], k / axis[2].w % axis[1].w);
+      const int64_t o2 = axis[2].reach(i[2], k2);
+      if (o0 < 0 || o0 >= axis[0].y || o1 < 0 || o1 >= axis[1].y || o2 < 0 || o2 >= axis[2].y) continue;
       reached_[size_t(k)] = true;
+      const int64_t y = ((rest * axis[0].y + o0) * axis[1].y + o1) * axis[2].y + o2;
+      Link* last = links_.empty() ? nullptr : &links_.back();
+      if (k2 > 0 && last && last->m == m && last->tap + last->count == k && last->y + last->count == y) {
+        ++last->count;
+      } else {
+        links_.push_back({m, k, y, 1});
+      }
     }
   }
-  for (int64_t n = 0; n < g.batch; ++n)
-    for (int64_t o0 = 0; o0 < g.axis[0].y; ++o0)
-      for (int64_t o1 = 0; o1 < g.axis[1].y; ++o1)
-        for (int64_t o2 = 0; o2 < g.axis[2].y; ++o2)
-          y_offset_.push_back(n * p_.y.outer + o0 * p_.y.axis[0] + o1 * p_.y.axis[1] + o2 * p_.y.axis[2]);
+  line_ = axis[2].y;
+  for (int a = 1; a >= 0 && p_.y.axis[a] == line_ * p_.y.axis[2]; --a) line_ *= axis[a].y;
 }
 
-// What a row of weights holds of the output channels [first, last): of all taps, or of those that reach a position.
+// What a row of weights holds of some output channels, of all taps or of those that reach a position; a row of columns has that
+// of `row_channels`, of which these are the first.
 template <class Real>
-std::vector<Run> Native<Real>::runs(int64_t first, int64_t last, bool all_taps) const {
-  if (taps_inside_) return {{first * p_.w.channel, first * p_.w.channel, (last - first) * p_.w.channel}};
+std::vector<Run> Native<Real>::runs(int64_t first, int64_t count, int64_t row_channels, bool all_taps) const {
+  if (taps_inside_) return {{first * p_.w.channel, 0, count * p_.w.channel}};
   std::vector<Run> runs;
   for (size_t k = 0; k < reached_.size(); ++k)
-    if (all_taps || reached_[k]) runs.push_back({tap_offset_[k] + first, column(int64_t(k)) + first, last - first});
+    if (all_taps || reached_[k]) runs.push_back({tap_offset_[k] + first, int64_t(k) * row_channels, count});
   return runs;
 }
 
 template <class Real>
 std::string Native<Real>::describe() const {
-  return std::to_string(positions_) + " positions, " + std::to_string(part_channels_) + " channels an item";
+  return std::to_string(positions_) + " positions, " +
+         std::to_string(p_.operation == Operation::backward_data ? part_rows_ : part_channels_) + " channels an item";
 }
 
+// x[i][m] for conv_transpose, x[m][i] for backward_weights.
 template <class Real>
-int64_t Native<Real>::x_of(int64_t m, int64_t channel) const {
+void Native<Real>::load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const {
+  const bool by_channel = p_.operation == Operation::conv_transpose;
+  visit(p_.type, [&](auto scalar) {
+    const auto* from = static_cast<const decltype(scalar)*>(buffers.x) + group * p_.geometry.x_channels * p_.x.channel;
+    for (int64_t m = 0; m < positions_; ++m)
+      for (int64_t i = channels.begin; i < channels.end; ++i)
+        x[by_channel ? i * x_pitch() + m : m * x_pitch() + i] = Real(widen(from[x_offset_[size_t(m)] + i * p_.x.channel]));
+  });
+}
+
+// Calls move(where a line of y begins, in elements, its position).
+template <class Real>
+template <class Move>
+void Native<Real>::for_each_line(int64_t channel, Move move) const {
   const Geometry& g = p_.geometry;
-  int64_t at = channel * p_.x.channel;
-  for (int a = kAxes - 1; a >= 0; --a) at += m % g.axis[a].x * p_.x.axis[a], m /= g.axis[a].x;
-  return at + m * p_.x.outer;
+  for (int64_t n = 0; n < g.batch; ++n)
+    for (int64_t p = 0; p < g.y_positions(); p += line_) {
+      const int64_t o1 = p / g.axis[2].y % g.axis[1].y, o0 = p / (g.axis[2].y * g.axis[1].y);
+      move(n * p_.y.outer + channel * p_.y.channel + o0 * p_.y.axis[0] + o1 * p_.y.axis[1], n * g.y_positions() + p);
+    }
 }
 
-// `count` elements of each of some rows, from `index` on: in place, row_pitch apart, or converted, `count` apart.
+// Some channels of y of all samples, y[c][position] where taps lie inside, else y[position][c].
 template <class Real>
-const Real* Native<Real>::weights(const void* w, int64_t index, int64_t rows, int64_t row_pitch, int64_t count,
-                                  Real* stage) const {
-  if (in_place_) return static_cast<const Real*>(w) + index;
-  for (int64_t r = 0; r < rows; ++r) tiles_->widen(p_.type, element(w, p_.type, index + r * row_pitch), stage + r * count, count);
-  return stage;
+void Native<Real>::load_y(const Buffers& buffers, int64_t channel, int64_t count, Real* y) const {
+  for_each_line(channel, [&](int64_t offset, int64_t position) {
+    const void* from = element(buffers.y, p_.type, offset);
+    if (taps_inside_) {
+      load_planes(*tiles_, p_.type, from, p_.y.axis[2], line_, p_.y.channel, count, y + position, y_positions_);
+    } else {
+      load_box(*tiles_, p_.type, from, Box{{1, 1, line_}, {0, 0, p_.y.axis[2]}, count, p_.y.channel}, y + position * count,
+               count);
+    }
+  });
+}
+
+template <class Real>
+void Native<Real>::store_y(const Real* y, const Buffers& buffers, int64_t channel, int64_t count) const {
+  for_each_line(channel, [&](int64_t offset, int64_t position) {
+    void* to = element(buffers.y, p_.type, offset);
+    if (taps_inside_) {
+      store_planes(*tiles_, p_.type, y + position, y_positions_, to, p_.y.axis[2], line_, p_.y.channel, count);
+    } else {
+      store_box(*tiles_, p_.type, y + position * count, count, to, Box{{1, 1, line_}, {0, 0, p_.y.axis[2]}, count, p_.y.channel});
+    }
+  });
+}
+
+// Calls move(y, columns, how many elements) for what y and columns share; y as load_y brings it.
+template <class Real>
+template <class Y, class Columns, class Move>
+void Native<Real>::for_each_link(Y* y, int64_t count, Columns* columns, int64_t pitch, int64_t row_channels, Move move) const {
+  for (const Link& link : links_) {
+    Columns* row = columns + link.m * pitch;
+    if (taps_inside_) {
+      for (int64_t c = 0; c < count; ++c) move(y + c * y_positions_ + link.y, row + c * taps() + link.tap, link.count);
+    } else {
+      for (int64_t j = 0; j < link.count; ++j) move(y + (link.y + j) * count, row + (link.tap + j) * row_channels, count);
+    }
+  }
+}
+
+template <class Real>
+void Native<Real>::gather_columns(const Buffers& buffers, int64_t channel, int64_t count, Real* y, Real* columns, int64_t pitch,
+                                  int64_t row_channels) const {
+  load_y(buffers, channel, count, y);
+  for (int64_t m = 0; m < positions_; ++m)
+    for (const Run& run : runs(0, count, row_channels, true)) std::fill_n(columns + m * pitch + run.columns, run.length, Real(0));
+  for_each_link(y, count, columns, pitch, row_channels,
+                [](const Real* from, Real* to, int64_t length) { std::copy_n(from, length, to); });
 }
 
 template <class Real>
 void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
-  // x[group][i][m] for conv_transpose, x[group][m][i] for backward_weights.
-  const bool by_channel = p_.operation == Operation::conv_transpose;
-  Real* x = layout_.at<Real>(workspace, x_part_);
-  for (int64_t m = 0; p_.operation != Operation::backward_data && m < positions_; ++m)
-    for (int64_t i = 0; i < g.groups * g.x_channels; ++i)
-      x[by_channel ? i * positions_ + m : (i / g.x_channels * positions_ + m) * g.x_channels + i % g.x_channels] =
-          read<Real>(buffers.x, p_.type, x_of(m, i));
-  if (p_.operation != Operation::conv_transpose)
-    parallel.for_each(g.groups, [&](int64_t group, int) {
-      gather_columns(buffers, group, layout_.at<Real>(workspace, columns_part_) + group * positions_ * length_);
+  const auto part = [](int64_t index, int64_t size, int64_t all) {
+    return Range{index * size, std::min((index + 1) * size, all)};
+  };
+  if (p_.operation == Operation::backward_data) {
+    const int64_t pitch = all_columns_pitch();
+    Real* columns = layout_.at<Real>(workspace, all_columns_part_);
+    parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
+      const int64_t group = index / parts_;
+      const Range channels = part(index % parts_, part_channels_, g.y_channels);
+      gather_columns(buffers, group * g.y_channels + channels.begin, channels.size(),
+                     layout_.at<Real>(layout_.thread(workspace, thread), y_part_),
+                     columns + group * positions_ * pitch + channels.begin * (taps_inside_ ? taps() : 1), pitch, g.y_channels);
     });
-  parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
-    const int64_t group = index / parts_, part = index % parts_;
-    if (p_.operation == Operation::conv_transpose) {
-      conv_transpose(buffers, group, part, thread);
-    } else if (p_.operation == Operation::backward_data) {
-      backward_data(buffers, group, part);
-    } else {
-      backward_weights(buffers, group, part);
-    }
+    return parallel.for_each(g.groups * row_parts_, [&](int64_t index, int thread) {
+      backward_data(buffers, index / row_parts_, part(index % row_parts_, part_rows_, g.x_channels),
+                    layout_.thread(workspace, thread));
+    });
+  }
+  const int64_t of_group = (p_.operation == Operation::conv_transpose ? g.x_channels : positions_) * x_pitch();
+  const int64_t chunks = parts_of(g.x_channels, kChannels);
+  parallel.for_each(g.groups * chunks, [&](int64_t index, int) {
+    load_x(buffers, index / chunks, part(index % chunks, kChannels, g.x_channels),
+           layout_.at<Real>(workspace, x_part_) + index / chunks * of_group);
+  });
+  if (p_.operation == Operation::conv_transpose)
+    return parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
+      conv_transpose(buffers, index / parts_, part(index % parts_, part_channels_, g.y_channels),
+                     layout_.thread(workspace, thread));
+    });
+  parallel.for_each(g.groups * parts_ * row_parts_, [&](int64_t index, int thread) {
+    const int64_t y_part = index / row_parts_;
+    backward_weights(buffers, y_part / parts_, part(y_part % parts_, part_channels_, g.y_channels),
+                     part(index % row_parts_, part_rows_, g.x_channels), layout_.thread(workspace, thread));
   });
 }
 
-// out[r*out_pitch + n] (+)= sum over p < run.count of run.a[p*a_pitch + r] * run.b[p*b_pitch + n] for r < rows, n < columns.
+// out[r*out_pitch + n] (+)= sum over p < run.count of run.a[p*a_pitch + r] * run.b[p*b_pitch + n] for r < rows, n < columns, no
+// more than a tile has.
 template <class Real>
 void Native<Real>::product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out,
                            int64_t out_pitch, int64_t columns, bool add) const {
-  const int64_t width = tiles_->max_vectors * tiles_->lanes;
-  for (int64_t n = 0; n < columns; n += width) {
-    const int64_t count = std::min(width, columns - n), vectors = parts_of(count, tiles_->lanes);
-    const int64_t parts = parts_of(rows, tiles_->max_rows[vectors]);
-    for (int64_t part = 0, r = 0; part < parts; ++part) {
-      const int64_t height = (rows - r) / (parts - part);
-      tiles_->outer[vectors][height]({&run, 1, r, n, a_pitch, b_pitch, out + r * out_pitch + n, out_pitch, count, add});
-      r += height;
+  const int64_t vectors = parts_of(columns, tiles_->lanes), parts = parts_of(rows, tiles_->max_rows[vectors]);
+  for (int64_t part = 0, r = 0; part < parts; ++part) {
+    const int64_t height = (rows - r) / (parts - part);
+    for (int64_t p = 0; p < run.count; p += kTerms) {
+      const OuterRun<Real> some{run.a + p * a_pitch, run.b + p * b_pitch, std::min(kTerms, run.count - p)};
+      tiles_->outer[vectors][height]({&some, 1, r, 0, a_pitch, b_pitch, out + r * out_pitch, out_pitch, columns, add || p > 0});
     }
+    r += height;
   }
 }
 
 template <class Real>
-void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, int64_t part, int thread) const {
-  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const {
   const Geometry& g = p_.geometry;
-  const int64_t first = part * part_channels_, last = std::min(first + part_channels_, g.y_channels);
-  const Real* x = layout_.at<Real>(workspace, x_part_) + group * g.x_channels * positions_;
-  Real* columns = layout_.at<Real>(layout_.thread(workspace, thread), thread_columns_part_);
-  // A few rows of weights at a time, each read as far as the item goes.
-  alignas(64) Real stage[kRows * kPiece];
-  for (int64_t i = 0; i < g.x_channels; i += kRows) {
-    const int64_t rows = std::min(kRows, g.x_channels - i), row = (group * g.x_channels + i) * p_.w.outer;
-    for (const Run& run : runs(first, last, false)) {
-      const int64_t piece = in_place_ ? run.length : kPiece;
-      for (int64_t n = 0; n < run.length; n += piece) {
-        const int64_t count = std::min(piece, run.length - n);
-        const Real* w = weights(buffers.w, row + run.weights + n, rows, p_.w.outer, count, stage);
-        product(positions_, {x + i * positions_, w, rows}, positions_, in_place_ ? p_.w.outer : count, columns + run.columns + n,
-                length_, count, i > 0);
-      }
-    }
-  }
-  thread_local std::vector<Real> line;
-  for (int64_t c = first; c < last; ++c) {
-    const int64_t channel = group * g.y_channels + c;
-    line.assign(y_offset_.size(), buffers.bias ? read<Real>(buffers.bias, p_.type, channel) : Real(0));
-    for (const Link& link : links_) line[size_t(link.y)] += columns[link.m * length_ + column(link.tap) + c * p_.w.channel];
-    for (size_t k = 0; k < line.size(); ++k) write(line[k], buffers.y, p_.type, channel * p_.y.channel + y_offset_[k]);
-  }
-}
-
-template <class Real>
-void Native<Real>::gather_columns(const Buffers& buffers, int64_t group, Real* columns) const {
-  const Geometry& g = p_.geometry;
-  std::fill_n(columns, positions_ * length_, Real(0));
-  for (const Link& link : links_) {
-    Real* to = columns + link.m * length_ + column(link.tap);
-    const int64_t from = group * g.y_channels * p_.y.channel + y_offset_[size_t(link.y)];
-    for (int64_t c = 0; c < g.y_channels; ++c) to[c * p_.w.channel] = read<Real>(buffers.y, p_.type, from + c * p_.y.channel);
-  }
-}
-
-template <class Real>
-void Native<Real>::backward_data(const Buffers& buffers, int64_t group, int64_t part) const {
-  const Geometry& g = p_.geometry;
-  const int64_t first = part * part_channels_, last = std::min(first + part_channels_, g.x_channels);
-  const Real* columns =
-      layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), columns_part_) + group * positions_ * length_;
-  const auto of_row = runs(0, g.y_channels, false);
-  alignas(64) Real stage[kTerms * kMaxLanes];
-  const int64_t most = kTerms * tiles_->lanes;
-  for (int64_t i = first; i < last; ++i) {
-    const int64_t channel = group * g.x_channels + i;
-    for (int64_t m = 0; m < positions_; m += kDotTaps) {
-      const int64_t count = std::min<int64_t>(kDotTaps, positions_ - m);
-      Real sums[kDotTaps] = {};
-      int64_t offsets[kDotTaps];
-      for (int64_t t = 0; t < count; ++t) offsets[t] = t * length_;
-      for (const Run& run : of_row)
-        for (int64_t n = 0; n < run.length; n += most) {
-          const int64_t length = std::min(most, run.length - n);
-          const OuterRun<Real> piece{weights(buffers.w, channel * p_.w.outer + run.weights + n, 1, 0, length, stage),
-                                     columns + m * length_ + run.columns + n, length};
-          tiles_->dot[1][count]({&piece, 1, 0, 0, offsets, sums, 0});
+  const int64_t count = channels.size(), pitch = columns_pitch();
+  const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * g.x_channels * x_pitch();
+  Real *columns = layout_.at<Real>(scratch, columns_part_), *stage = layout_.at<Real>(scratch, stage_part_);
+  // A few rows of weights at a time, each read as far as the item goes; copies that many positions share lie tile by tile.
+  const bool copied = !in_place_ || positions_ > kShared;
+  const int64_t most_rows = positions_ > kShared ? kRows : kRowsInPlace, whole = kPiece / width() * width();
+  const int64_t strip = positions_ > kShared ? width() : whole;
+  const auto of_row = runs(channels.begin, count, count, false);
+  for (int64_t i = 0; i < g.x_channels; i += most_rows) {
+    const int64_t rows = std::min(most_rows, g.x_channels - i), row = (group * g.x_channels + i) * p_.w.outer;
+    for (const Run& run : of_row)
+      for (int64_t piece = 0; piece < run.length; piece += whole) {
+        const int64_t end = std::min(piece + whole, run.length);
+        for (int64_t r = 0; copied && r < rows; ++r)
+          for (int64_t n = piece; n < end; n += strip)
+            tiles_->widen(p_.type, element(buffers.w, p_.type, row + r * p_.w.outer + run.weights + n),
+                          stage + (n - piece) * most_rows + r * strip, std::min(strip, end - n));
+        for (int64_t n = piece; n < end; n += width()) {
+          const int64_t inside = (n - piece) % strip;
+          const Real* w = copied ? stage + (n - piece - inside) * most_rows + inside
+                                 : static_cast<const Real*>(buffers.w) + row + run.weights + n;
+          product(positions_, {x + i * x_pitch(), w, rows}, x_pitch(), copied ? strip : p_.w.outer, columns + run.columns + n,
+                  pitch, std::min(width(), end - n), i > 0);
         }
-      for (int64_t t = 0; t < count; ++t) {
-        // An infinity or NaN among the weights may have met the zero of a position that does not read it.
-        if (!std::isfinite(sums[t])) sums[t] = sum_exactly(buffers, m + t, channel);
-        write(sums[t], buffers.x, p_.type, x_of(m + t, channel));
+      }
+  }
+  Real* y = layout_.at<Real>(scratch, y_part_);
+  const int64_t first = group * g.y_channels + channels.begin;
+  for (int64_t c = 0; c < count; ++c) {
+    const Real bias = buffers.bias ? read<Real>(buffers.bias, p_.type, first + c) : Real(0);
+    for (int64_t p = 0; p < y_positions_; ++p) y[taps_inside_ ? c * y_positions_ + p : p * count + c] = bias;
+  }
+  for_each_link(y, count, columns, pitch, count, [](Real* to, const Real* from, int64_t length) {
+    for (int64_t e = 0; e < length; ++e) to[e] += from[e];
+  });
+  store_y(y, buffers, first, count);
+}
+
+template <class Real>
+void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const {
+  const Geometry& g = p_.geometry;
+  const int64_t pitch = all_columns_pitch(), rows = channels.size(), first = group * g.x_channels + channels.begin;
+  const Real* columns =
+      layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), all_columns_part_) + group * positions_ * pitch;
+  Real *sums = layout_.at<Real>(scratch, sums_part_), *stage = layout_.at<Real>(scratch, stage_part_);
+  std::fill_n(sums, rows * positions_, Real(0));
+  for (const Run& run : runs(0, g.y_channels, g.y_channels, false))
+    for (int64_t n = 0; n < run.length; n += kSlice) {
+      const int64_t length = std::min(kSlice, run.length - n);
+      for (int64_t r = 0; !in_place_ && r < rows; ++r)
+        tiles_->widen(p_.type, element(buffers.w, p_.type, (first + r) * p_.w.outer + run.weights + n), stage + r * kSlice,
+                      length);
+      const Real* w = in_place_ ? static_cast<const Real*>(buffers.w) + first * p_.w.outer + run.weights + n : stage;
+      const int64_t w_pitch = in_place_ ? p_.w.outer : kSlice;
+      const int64_t most = tiles_->max_dot_taps[kDotRows];
+      for (int64_t m = 0; m < positions_; m += most) {
+        const int64_t count = std::min(most, positions_ - m);
+        int64_t offsets[kDotTaps];
+        for (int64_t t = 0; t < count; ++t) offsets[t] = t * pitch;
+        for (int64_t r = 0; r < rows; r += kDotRows) {
+          const OuterRun<Real> piece{w + r * w_pitch, columns + m * pitch + run.columns + n, length};
+          tiles_->dot[std::min<int64_t>(kDotRows, rows - r)][count](
+              {&piece, 1, 0, w_pitch, offsets, sums + r * positions_ + m, positions_});
+        }
       }
     }
-  }
+  visit(p_.type, [&](auto scalar) {
+    using Stored = decltype(scalar);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t m = 0; m < positions_; ++m) {
+        Real sum = sums[r * positions_ + m];
+        // An infinity or NaN among the weights may have met the zero of a position that does not read it.
+        if (!std::isfinite(sum)) sum = sum_exactly(buffers, m, first + r);
+        narrow(decltype(widen(scalar))(sum), static_cast<Stored*>(buffers.x)[x_offset_[size_t(m)] + (first + r) * p_.x.channel]);
+      }
+  });
 }
 
 // x[m][channel] from what position m reaches and nothing else.
 template <class Real>
 Real Native<Real>::sum_exactly(const Buffers& buffers, int64_t m, int64_t channel) const {
   const Geometry& g = p_.geometry;
-  const int64_t y = channel / g.x_channels * g.y_channels * p_.y.channel;
+  std::vector<int64_t> y_offset(size_t(y_positions_ / line_));
+  for_each_line(channel / g.x_channels * g.y_channels,
+                [&](int64_t offset, int64_t position) { y_offset[size_t(position / line_)] = offset; });
   Real sum = 0;
   for (const Link& link : links_)
-    for (int64_t c = 0; link.m == m && c < g.y_channels; ++c)
-      sum += read<Real>(buffers.w, p_.type, channel * p_.w.outer + c * p_.w.channel + tap_offset_[size_t(link.tap)]) *
-             read<Real>(buffers.y, p_.type, y + c * p_.y.channel + y_offset_[size_t(link.y)]);
+    for (int64_t j = 0; link.m == m && j < link.count; ++j)
+      for (int64_t c = 0; c < g.y_channels; ++c)
+        sum += read<Real>(buffers.w, p_.type, channel * p_.w.outer + c * p_.w.channel + tap_offset_[size_t(link.tap + j)]) *
+               read<Real>(buffers.y, p_.type,
+                          y_offset[size_t((link.y + j) / line_)] + (link.y + j) % line_ * p_.y.axis[2] + c * p_.y.channel);
   return sum;
 }
 
 template <class Real>
-void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, int64_t part) const {
-  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const {
   const Geometry& g = p_.geometry;
-  const int64_t first = part * part_channels_, last = std::min(first + part_channels_, g.x_channels);
-  const Real* x = layout_.at<Real>(workspace, x_part_) + group * positions_ * g.x_channels;
-  const Real* columns = layout_.at<Real>(workspace, columns_part_) + group * positions_ * length_;
-  const int64_t channel = group * g.x_channels;
-  alignas(64) Real stage[kRows * kPiece];
-  const auto of_row = runs(0, g.y_channels, true);
-  for (int64_t i = first; i < last; i += kRows) {
-    const int64_t rows = std::min(kRows, last - i), row = (channel + i) * p_.w.outer;
-    for (const Run& run : of_row) {
-      const int64_t piece = in_place_ ? run.length : kPiece;
-      for (int64_t n = 0; n < run.length; n += piece) {
-        const int64_t count = std::min(piece, run.length - n);
-        void* w = element(buffers.w, p_.type, row + run.weights + n);
-        product(rows, {x + i, columns + run.columns + n, positions_}, g.x_channels, length_,
-                in_place_ ? static_cast<Real*>(w) : stage, in_place_ ? p_.w.outer : count, count, false);
+  const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * positions_ * x_pitch();
+  Real *columns = layout_.at<Real>(scratch, columns_part_), *y = layout_.at<Real>(scratch, y_part_);
+  Real* stage = layout_.at<Real>(scratch, stage_part_);
+  const int64_t count = channels.size(), pitch = columns_pitch(), first = group * g.y_channels + channels.begin;
+  gather_columns(buffers, first, count, y, columns, pitch, count);
+  const auto of_row = runs(channels.begin, count, count, true);
+  const auto at = [&](int64_t i, const Run& run) {
+    return element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights);
+  };
+  for (int64_t i = of_x.begin; i < of_x.end; i += kWritten) {
+    const int64_t rows = std::min(kWritten, of_x.end - i);
+    for (const Run& run : of_row)
+      for (int64_t piece = 0; piece < run.length; piece += kPiece) {
+        const int64_t end = std::min(piece + kPiece, run.length);
+        for (int64_t n = piece; n < end; n += width())
+          product(rows, {x + i, columns + run.columns + n, positions_}, x_pitch(), pitch,
+                  in_place_ ? static_cast<Real*>(at(i, run)) + n : stage + n - piece, in_place_ ? p_.w.outer : kPiece,
+                  std::min(width(), end - n), false);
         for (int64_t r = 0; !in_place_ && r < rows; ++r)
-          tiles_->narrow(p_.type, stage + r * count, element(w, p_.type, r * p_.w.outer), count);
+          tiles_->narrow(p_.type, stage + r * kPiece, element(at(i + r, run), p_.type, piece), end - piece);
       }
-    }
   }
   // An infinity or NaN in x has met the zeros of taps that do not read it.
   thread_local std::vector<Real> sums;
-  for (int64_t i = first; i < last; ++i) {
+  for (int64_t i = of_x.begin; i < of_x.end; ++i) {
     bool finite = true;
-    for (int64_t m = 0; m < positions_; ++m) finite = finite && std::isfinite(x[m * g.x_channels + i]);
+    for (int64_t m = 0; m < positions_; ++m) finite = finite && std::isfinite(x[m * x_pitch() + i]);
     if (finite) continue;
-    sums.assign(size_t(length_), Real(0));
-    sum_exactly(buffers, channel + i, sums.data());
-    for (const Run& run : of_row)
-      tiles_->narrow(p_.type, sums.data() + run.columns, element(buffers.w, p_.type, (channel + i) * p_.w.outer + run.weights),
-                     run.length);
+    sums.assign(size_t(count * taps()), Real(0));
+    for_each_link(y, count, columns, pitch, count, [&](const Real* from, const Real* to, int64_t length) {
+      const int64_t m = (to - columns) / pitch, column = (to - columns) % pitch;
+      for (int64_t e = 0; e < length; ++e) sums[size_t(column + e)] += x[m * x_pitch() + i] * from[e];
+    });
+    for (const Run& run : of_row) tiles_->narrow(p_.type, sums.data() + run.columns, at(i, run), run.length);
   }
-}
-
-// A row of weights, in the order of columns, from what each tap connects and nothing else.
-template <class Real>
-void Native<Real>::sum_exactly(const Buffers& buffers, int64_t channel, Real* row) const {
-  const Geometry& g = p_.geometry;
-  const int64_t y = channel / g.x_channels * g.y_channels * p_.y.channel;
-  for (const Link& link : links_)
-    for (int64_t c = 0; c < g.y_channels; ++c)
-      row[column(link.tap) + c * p_.w.channel] +=
-          read<Real>(buffers.x, p_.type, x_of(link.m, channel)) *
-          read<Real>(buffers.y, p_.type, y + c * p_.y.channel + y_offset_[size_t(link.y)]);
 }
 
 // Whether rows of weights are contiguous: all of (channel, taps), or at least the channels of a tap.
@@ -363,8 +466,11 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || !contiguous_rows(p)) return nullptr;
   const int64_t positions = g.batch * g.x_positions();
-  if (positions > kMaxLinks / g.w_positions()) return nullptr;
-  const int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
+  if (positions > kMaxLinks / g.w_positions() || g.batch * g.y_positions() > kMaxResults) return nullptr;
+  int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
+  if (bytes_of(p.type) > 2 && g.w_size() * bytes_of(p.type) >= kLargeWeights)
+    most =
+        p.operation == Operation::backward_weights && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
   if (!request.by_name && (p.prepacked || positions > most || g.w_size() < kMinWeights * g.groups)) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
   return std::make_shared<Native<float>>(p, isa, request.threads);
