@@ -17,9 +17,11 @@ namespace {
 
 constexpr int64_t kItems = 64;            // items to aim for, so that any number of threads up to that has work
 constexpr int64_t kBoxBytes = 256 << 10;  // of the rows of an item: a quarter of the L2 cache
-constexpr int64_t kMinChannels = 24;      // fewer are faster as planes, with lanes along positions
-constexpr int64_t kMaxPages = 64;         // that the processor finds at once
-constexpr int64_t kChannels = 128;        // at a time: the weights of sixteen taps stay in L1
+// Fewer are faster as planes, with lanes along positions, by measurement: of those that lie side by side, of those that lie as
+// planes already, and of strides so long that a line has few cells.
+constexpr int64_t kMinChannels = 16, kMinPlanes = 24, kMinChannelsOfLongStride = 8, kLongStride = 5;
+constexpr int64_t kMaxPages = 64;   // that the processor finds at once
+constexpr int64_t kChannels = 128;  // at a time: the weights of sixteen taps stay in L1
 
 // Halves the longer one of a block's lines and the positions of a line, but not to less than what makes the block's overlap with
 // its neighbours matter; returns whether that was possible.
@@ -392,8 +394,11 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   // Planes that must be transposed for this are worth it too where they have lines to share what a block reads; of long lines of
   // many channels a block would touch a page for each channel.
   const bool planes = p.x.channel != 1 || p.y.channel != 1, lines = g.axis[0].x * g.axis[1].x > 1 || g.axis[2].stride > 2;
-  const bool few = g.groups < (planes ? kMinChannels * 2 / 3 : kMinChannels);
-  const bool slow = few || (planes && !lines && (g.groups > kMaxPages || p.operation == Operation::backward_weights));
+  const int64_t least = g.axis[2].stride >= kLongStride                      ? kMinChannelsOfLongStride
+                        : planes && p.operation == Operation::conv_transpose ? kMinPlanes
+                                                                             : kMinChannels;
+  const bool slow =
+      g.groups < least || (planes && !lines && (g.groups > kMaxPages || p.operation == Operation::backward_weights));
   if (slow && !request.by_name) return nullptr;
   return p.type == Type::f64 ? make_typed<double>(p, isa, request.threads) : make_typed<float>(p, isa, request.threads);
 }

@@ -99,11 +99,12 @@ Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threa
       taps2_(p_.geometry.axis[2].w),
       width_(p_.geometry.axis[2].x) {
   const bool same_type = kTerms == 1 && bytes_of(p_.type) == int64_t(sizeof(Real));
-  // Small planes come to cache faster in one piece than channel by channel, and planes a multiple of a KB apart would share a few
-  // sets of the cache there.
+  // Small planes come to cache faster in one piece than channel by channel, where that fits, and planes a multiple of a KB apart
+  // would share a few sets of the cache there.
   const int64_t plane = p_.x.channel * int64_t(sizeof(Real));
+  const bool small = plane <= kSmallPlane && depth() * width_ * int64_t(sizeof(Real)) <= kBoxBytes;
   in_place_input_ = same_type && (p_.x.axis[2] == 1 || width_ == 1) && (p_.x.axis[1] == width_ || axis_[1].in_extent == 1) &&
-                    plane > kSmallPlane && plane % 1024 != 0;
+                    !small && plane % 1024 != 0;
   in_place_output_ = same_type && (p_.y.axis[2] == 1 || axis_[2].out_extent == 1);
   for (const auto& taps : axis_[2].phases) {
     taps_of_phase_.emplace_back();
@@ -222,19 +223,23 @@ void Overlap<In>::run(const Buffers& buffers, const Parallel& parallel) const {
 template <class In>
 void Overlap<In>::pack_weights(const void* from, Real* to) const {
   if (kTerms > 1) std::fill_n(to, tap_weights(), Real(0));
-  for (int64_t m = 0; m < rows(); m += row_part(), to += tile_weights()) {
-    const int64_t height = std::min(row_part(), rows() - m);
-    for (int64_t c = 0; c < p_.geometry.x_channels; ++c)
+  visit(p_.type, [&](auto scalar) {
+    const auto* weights = static_cast<const decltype(scalar)*>(from);
+    for (int64_t m = 0; m < rows(); m += row_part(), to += tile_weights()) {
+      const int64_t height = std::min(row_part(), rows() - m);
       for (int64_t i = 0; i < height; ++i) {
-        const int64_t row = m + i, offset = c * p_.w.outer + row / taps2_ * p_.w.channel + row % taps2_ * p_.w.axis[2];
-        Real* unit = to + (tiles_->matrices ? i * depth() + c / kTerms : c / kTerms * height + i);
-        if constexpr (kTerms == 1) {
-          tiles_->widen(p_.type, element(from, p_.type, offset), unit, 1);
-        } else {
-          std::memcpy(reinterpret_cast<In*>(unit) + c % kTerms, static_cast<const In*>(from) + offset, sizeof(In));
+        const auto* row = weights + (m + i) / taps2_ * p_.w.channel + (m + i) % taps2_ * p_.w.axis[2];
+        for (int64_t c = 0; c < p_.geometry.x_channels; ++c) {
+          Real* unit = to + (tiles_->matrices ? i * depth() + c / kTerms : c / kTerms * height + i);
+          if constexpr (kTerms == 1) {
+            *unit = Real(widen(row[c * p_.w.outer]));
+          } else {
+            std::memcpy(reinterpret_cast<In*>(unit) + c % kTerms, row + c * p_.w.outer, sizeof(In));
+          }
         }
       }
-  }
+    }
+  });
 }
 
 // The input of a block as planes whose rows follow each other.
