@@ -182,6 +182,7 @@ void Gather<In>::choose_blocks() {
   if (!in_place_input_) limit = std::min(limit, in_bytes / (in_per_cell * split_.parts * channels_ * int64_t(sizeof(In))));
   if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
+  const int64_t least = std::min(kMinCells / 4, limit / 2);
   const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(channels_) * double(taps());
   const int64_t items =
       std::clamp(int64_t(flops / kLongItemFlops), std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems), kMostItems);
@@ -195,7 +196,7 @@ void Gather<In>::choose_blocks() {
     const int64_t blocks = block_count() * g.groups;
     panels_per_item_ = blocks >= items ? panels_ : std::max<int64_t>(1, panels_ * blocks / items);
     enough = enough || blocks >= items || limit <= kMinCells || (blocks * panels_ >= items && limit <= 4 * kMinCells);
-    if (limit <= kMinCells / 4) return;
+    if (limit <= least) return;
     for (int64_t panels = panels_per_item_; enough && panels > panels_per_item_ / 2; --panels) {
       if (!shared_evenly(blocks * parts_of(panels_, panels), flops)) continue;
       panels_per_item_ = panels;

@@ -117,12 +117,25 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   const Geometry& g = p_.geometry;
   link();
   const int64_t least = parts_of(kRunBytes, bytes_of(p_.type) * (taps_inside_ ? taps() : 1));
+  // The largest parts of at most `most` that threads share evenly.
+  const double flops = 2.0 * double(g.x_size()) * double(length_);
+  const auto even = [&](int64_t channels, int64_t most, auto items) {
+    for (int64_t part = std::min(most, channels); part > 0; --part)
+      if (shared_evenly(items(parts_of(channels, part)), flops)) return even_part(channels, part);
+    return std::min(most, channels);
+  };
+  const auto of_groups = [&](int64_t parts) { return g.groups * parts; };
+  const auto with_rows = [&](int64_t parts) { return g.groups * parts * parts_of(kMostItems, parts); };
   const bool of_weights = p_.operation == Operation::backward_weights;
-  const int64_t fit = of_weights ? kColumnBytes / (positions_ * taps() * int64_t(sizeof(Real))) : parts_of(g.y_channels, kItems);
-  part_channels_ = even_part(g.y_channels, std::max(least, fit));
+  if (of_weights) {
+    const int64_t fit = kColumnBytes / (positions_ * taps() * int64_t(sizeof(Real)));
+    part_channels_ = even(g.y_channels, std::max(least, fit), with_rows);
+    part_rows_ = round_up(parts_of(g.x_channels, parts_of(kMostItems, parts_of(g.y_channels, part_channels_))), kWritten);
+  } else {
+    part_channels_ = even(g.y_channels, std::max(least, parts_of(g.y_channels, kItems)), of_groups);
+    part_rows_ = even(g.x_channels, kDotItem, of_groups);
+  }
   parts_ = parts_of(g.y_channels, part_channels_);
-  part_rows_ = of_weights ? round_up(parts_of(g.x_channels, parts_of(kMostItems, parts_)), kWritten)
-                          : std::min(round_up(parts_of(g.x_channels, kItems), kDotRows), kDotItem);
   row_parts_ = parts_of(g.x_channels, part_rows_);
 
   const int64_t real = sizeof(Real);
@@ -376,10 +389,10 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range ch
         const int64_t count = std::min(most, positions_ - m);
         int64_t offsets[kDotTaps];
         for (int64_t t = 0; t < count; ++t) offsets[t] = t * pitch;
-        for (int64_t r = 0; r < rows; r += kDotRows) {
+        const int64_t height = even_part(rows, kDotRows);
+        for (int64_t r = 0; r < rows; r += height) {
           const OuterRun<Real> piece{w + r * w_pitch, columns + m * pitch + run.columns + n, length};
-          tiles_->dot[std::min<int64_t>(kDotRows, rows - r)][count](
-              {&piece, 1, 0, w_pitch, offsets, sums + r * positions_ + m, positions_});
+          tiles_->dot[std::min(height, rows - r)][count]({&piece, 1, 0, w_pitch, offsets, sums + r * positions_ + m, positions_});
         }
       }
     }

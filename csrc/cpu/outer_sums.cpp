@@ -19,7 +19,9 @@ constexpr int64_t kSmallSumsBytes = 32 << 10, kMinShortPositions = 24;
 constexpr int64_t kMatrixPositions = 512;  // the same for matrix registers, whose sums cost four times as much of a tile's time
 constexpr int64_t kParts = 16, kMaxParts = 64;  // that the positions are summed in; the latter for long sums
 constexpr int64_t kMinParts = 8;                // fewer than this do not occupy the threads
-constexpr int64_t kPositionsOfPart = 256;       // adding a part costs as much as summing one position
+constexpr int64_t kPositionsOfParts = 2048;     // fewer are not cut into parts,
+constexpr int64_t kPositionsOfPart = 128;       // of at least so many: adding one costs as much as summing a position
+constexpr int64_t kLeastChunk = 64;             // positions; above it chunks may be as small as there are parts
 constexpr int64_t kPartsBytes = 64 << 20;
 constexpr double kUnitFlops = 4e6;         // of weights that one thread sums at a time: 20 to 50 microseconds
 constexpr int64_t kStoreBytes = 16 << 10;  // of sums, with their parts, that a thread adds and stores at a time
@@ -76,8 +78,9 @@ void OuterSums<Real>::choose_cut() {
   const int64_t sums_bytes =
       g.groups * taps() * (cut_.swapped ? g.y_channels : g.x_channels) * cut_.pitch * int64_t(sizeof(Real));
   const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
-  cut_.parts = std::min({flops < kManyThreadsFlops ? kParts : kMaxParts, g.batch * g.x_positions() / kPositionsOfPart,
-                         kPartsBytes / std::max<int64_t>(sums_bytes, 1)});
+  const int64_t positions = g.batch * g.x_positions();
+  cut_.parts = positions < kPositionsOfParts ? 0 : flops < kManyThreadsFlops ? kParts : kMaxParts;
+  cut_.parts = std::min({cut_.parts, positions / kPositionsOfPart, kPartsBytes / std::max<int64_t>(sums_bytes, 1)});
   choose_chunks();
   cut_.parts = std::min(cut_.parts, chunk_count());
   while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups, flops)) --cut_.parts;
@@ -98,7 +101,7 @@ void OuterSums<Real>::choose_chunks() {
   }
   for (;; most = most * 7 / 8) {  // until there is one for each part
     cut_.chunk_samples = std::min(cut_axes([&](int a) { return g.axis[a].x; }, most, cut_.chunk_extent, terms_), g.batch);
-    if (cut_.parts < kMinParts || chunk_count() >= cut_.parts || most <= kPositionsOfPart / 4) return;
+    if (cut_.parts < kMinParts || chunk_count() >= cut_.parts || most <= kLeastChunk) return;
   }
 }
 

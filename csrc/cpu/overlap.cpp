@@ -24,6 +24,7 @@ constexpr int64_t kLinesBytes = 48 << 10;  // of a product: read at once by the 
 constexpr int64_t kBoxBytes = 256 << 10;   // of the input of a block, and of its results, where they are not used in place
 constexpr int64_t kSmallPlane = 16 << 10;  // bytes of a channel of the input
 constexpr int64_t kMaxTerms = 128;         // that a tile sums at a time, for the accuracy of long sums
+constexpr int64_t kLeastLine = 128;        // cells of the innermost axis, of a part of a line
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;
 constexpr int64_t kMinDepth = 4;    // input channels: below it the overlap-add costs as much as the product
@@ -41,12 +42,13 @@ class Overlap final : public Plan {
   void run(const Buffers& buffers, const Parallel& parallel) const override;
 
  private:
-  // What one item computes: cells of the outer axes, of one group of one sample.
+  // What one item computes: cells of one group of one sample, from so many positions of the innermost axis.
   struct Block {
     int64_t sample, group;
-    Range cell[2];
+    Range cell[kAxes], line;
   };
-  // Where the planes of the input lie, and the results go: position 0 of the first channel.
+  // Where the planes of the input lie, and the results go: the first channel, position 0 of the outer axes, the first of the
+  // block of the innermost.
   struct View {
     Real* origin;
     int64_t channel, axis[2];
@@ -75,15 +77,20 @@ class Overlap final : public Plan {
   int64_t group_weights() const { return p_.geometry.axis[0].w * p_.geometry.axis[1].w * tap_weights(); }
   int64_t room() const { return rows() + round_up(row_part(), tiles_->row_step); }  // of lines, of a product
   int64_t most_rows() const { return std::max<int64_t>(1, line_pitch_ / width_); }
+  Range line_of(Range cells) const;
+  int64_t result_line(const Block& b) const {
+    return std::min(b.cell[2].end * axis_[2].out_step, axis_[2].out_extent) - b.cell[2].begin * axis_[2].out_step;
+  }
   int64_t result_rows(int axis) const { return block_[axis] * axis_[axis].out_step; }
 
   Problem p_;
   const Tiles<Real>* tiles_;
   GatherAxis axis_[kAxes];
-  int64_t columns_, taps2_, width_;  // output channels of a group, taps and input positions of the innermost axis
+  int64_t columns_, taps2_;  // output channels of a group, taps of the innermost axis
   bool in_place_input_, in_place_output_;
-  int64_t block_[2];    // cells of the outer axes
-  int64_t line_pitch_;  // positions of a product
+  int64_t block_[kAxes];  // cells; a part of the innermost axis where a whole line is too long, and then of one line
+  int64_t width_;         // input positions of the innermost axis that it reads, at most
+  int64_t line_pitch_;    // positions of a product
   int64_t box_pitch_, result_pitch_;
   std::vector<std::vector<OverlapTap>> taps_of_phase_;  // of the innermost axis, for one channel
   Layout layout_;
@@ -96,15 +103,15 @@ Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threa
       tiles_(&tiles),
       axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
       columns_(p_.geometry.y_channels),
-      taps2_(p_.geometry.axis[2].w),
-      width_(p_.geometry.axis[2].x) {
+      taps2_(p_.geometry.axis[2].w) {
   const bool same_type = kTerms == 1 && bytes_of(p_.type) == int64_t(sizeof(Real));
-  // Small planes come to cache faster in one piece than channel by channel, where that fits, and planes a multiple of a KB apart
-  // would share a few sets of the cache there.
+  // Small planes, and parts of long lines, come to cache faster in one piece than channel by channel, and planes a multiple of a
+  // KB apart would share a few sets of the cache there.
   const int64_t plane = p_.x.channel * int64_t(sizeof(Real));
-  const bool small = plane <= kSmallPlane && depth() * width_ * int64_t(sizeof(Real)) <= kBoxBytes;
-  in_place_input_ = same_type && (p_.x.axis[2] == 1 || width_ == 1) && (p_.x.axis[1] == width_ || axis_[1].in_extent == 1) &&
-                    !small && plane % 1024 != 0;
+  const int64_t length = axis_[2].in_extent;
+  const bool many = depth() * length * int64_t(sizeof(Real)) > kBoxBytes;
+  in_place_input_ = same_type && (p_.x.axis[2] == 1 || length == 1) && (p_.x.axis[1] == length || axis_[1].in_extent == 1) &&
+                    plane > kSmallPlane && plane % 1024 != 0 && !many;
   in_place_output_ = same_type && (p_.y.axis[2] == 1 || axis_[2].out_extent == 1);
   for (const auto& taps : axis_[2].phases) {
     taps_of_phase_.emplace_back();
@@ -125,12 +132,12 @@ Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threa
   const int64_t real = sizeof(Real);
   // An odd number of cache lines, so that the channels of a position lie in different sets of the cache.
   box_pitch_ = round_up(box_rows * width_, 2 * 64 / real) + 64 / real;
-  result_pitch_ = result_rows(0) * result_rows(1) * axis_[2].out_extent;
+  result_pitch_ = result_rows(0) * result_rows(1) * std::min(result_rows(2), axis_[2].out_extent);
   weights_part_ = layout_.shared(g.groups * group_weights() * real);
   bias_part_ = layout_.shared(g.groups * columns_ * real);
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : depth() * box_pitch_ * real);
   results_part_ = layout_.per_thread(in_place_output_ ? 0 : columns_ * result_pitch_ * real);
-  lines_part_ = layout_.per_thread((room() * line_pitch_ + axis_[2].out_step * round_up(axis_[2].cells, lanes())) * real);
+  lines_part_ = layout_.per_thread((room() * line_pitch_ + axis_[2].out_step * round_up(block_[2], lanes())) * real);
   layout_.finish(threads);
 }
 
@@ -138,14 +145,33 @@ template <class In>
 void Overlap<In>::choose_blocks() {
   const Geometry& g = p_.geometry;
   const int64_t real = sizeof(Real);
-  int64_t limit = axis_[0].cells * axis_[1].cells;
+  const double flops =
+      2.0 * double(g.batch * g.groups) * double(g.x_positions() * g.w_positions()) * double(columns_ * g.x_channels);
+  const int64_t wanted = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
+  const int64_t lines = axis_[0].cells * axis_[1].cells;
+  block_[2] = axis_[2].cells;
+  // Lines that do not fit a box, or are fewer than items, are cut into even parts, of which what they read besides is a small
+  // part.
+  const int64_t reads = axis_[2].reached(1), least = std::max(kLeastLine, 4 * reads);
+  const auto fits = [&] { return in_place_input_ || depth() * (block_[2] + reads) * real <= kBoxBytes; };
+  while (block_[2] / 2 >= least && (!fits() || 2 * g.batch * g.groups * lines * parts_of(axis_[2].cells, block_[2]) <= wanted))
+    block_[2] = parts_of(block_[2], 2);
+  for (int64_t part = block_[2]; block_[2] < axis_[2].cells && part > block_[2] * 3 / 4; --part)
+    if (shared_evenly(g.batch * g.groups * lines * parts_of(axis_[2].cells, part), flops)) {
+      block_[2] = part;
+      break;
+    }
+  const bool cut = block_[2] < axis_[2].cells;
+  width_ = 0;
+  for (int64_t j = 0; j < axis_[2].cells; j += block_[2])
+    width_ = std::max(width_, line_of({j, std::min(j + block_[2], axis_[2].cells)}).size());
+  width_ = std::max<int64_t>(width_, 1);
+
+  int64_t limit = cut ? 1 : lines;
   if (!in_place_input_) limit = std::min(limit, kBoxBytes / (depth() * width_ * real));
   if (!in_place_output_)
     limit = std::min(limit, kBoxBytes / (columns_ * axis_[0].out_step * axis_[1].out_step * axis_[2].out_extent * real));
   limit = std::max<int64_t>(limit, 1);
-  const double flops =
-      2.0 * double(g.batch * g.groups) * double(g.x_positions() * g.w_positions()) * double(columns_ * g.x_channels);
-  const int64_t wanted = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
   for (;; limit = std::max<int64_t>(1, limit / 2)) {
     block_[1] = even_part(axis_[1].cells, limit);
     const int64_t room = std::max<int64_t>(1, limit / block_[1]);
@@ -157,19 +183,26 @@ void Overlap<In>::choose_blocks() {
   line_pitch_ = round_up(most * width_, lanes());
 }
 
+// Input positions of the innermost axis that some of its cells need: a whole line where they are all.
+template <class In>
+Range Overlap<In>::line_of(Range cells) const {
+  if (cells.size() == axis_[2].cells) return {0, axis_[2].in_extent};
+  int64_t first, last;
+  axis_[2].reach(cells.begin, cells.end, first, last);
+  return first > last ? Range{0, 0} : Range{first, last + 1};
+}
+
 template <class In>
 int64_t Overlap<In>::items() const {
-  return p_.geometry.batch * p_.geometry.groups * parts_of(axis_[0].cells, block_[0]) * parts_of(axis_[1].cells, block_[1]);
+  return p_.geometry.batch * p_.geometry.groups * piece_count([&](int a) { return axis_[a].cells; }, block_);
 }
 
 template <class In>
 typename Overlap<In>::Block Overlap<In>::block(int64_t index) const {
   Block b;
-  for (int a = 1; a >= 0; --a) {
-    const int64_t parts = parts_of(axis_[a].cells, block_[a]), begin = index % parts * block_[a];
-    b.cell[a] = {begin, std::min(begin + block_[a], axis_[a].cells)};
-    index /= parts;
-  }
+  take_piece(
+      index, [&](int a) { return axis_[a].cells; }, block_, b.cell);
+  b.line = line_of(b.cell[2]);
   b.group = index % p_.geometry.groups;
   b.sample = index / p_.geometry.groups;
   return b;
@@ -178,8 +211,8 @@ typename Overlap<In>::Block Overlap<In>::block(int64_t index) const {
 template <class In>
 std::string Overlap<In>::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
-  return text(rows()) + " rows in tiles of " + text(row_part()) + ", block " + text(block_[0]) + "x" + text(block_[1]) +
-         (in_place_input_ ? "" : ", input boxed") + (in_place_output_ ? "" : ", output boxed");
+  return text(rows()) + " rows in tiles of " + text(row_part()) + ", block " + text(block_[0]) + "x" + text(block_[1]) + "x" +
+         text(block_[2]) + (in_place_input_ ? "" : ", input boxed") + (in_place_output_ ? "" : ", output boxed");
 }
 
 template <class In>
@@ -203,9 +236,10 @@ void Overlap<In>::run(const Buffers& buffers, const Parallel& parallel) const {
     std::byte* scratch = layout_.thread(workspace, thread);
     const Block of = block(index);
     Real* results = layout_.at<Real>(scratch, results_part_);
-    View out{results, result_pitch_, {result_rows(1) * axis_[2].out_extent, axis_[2].out_extent}};
+    View out{results, result_pitch_, {result_rows(1) * result_line(of), result_line(of)}};
     if (in_place_output_) {
-      out = {static_cast<Real*>(buffers.y) + of.sample * p_.y.outer + of.group * columns_ * p_.y.channel,
+      out = {static_cast<Real*>(buffers.y) + of.sample * p_.y.outer + of.group * columns_ * p_.y.channel +
+                 of.cell[2].begin * axis_[2].out_step,
              p_.y.channel,
              {p_.y.axis[0], p_.y.axis[1]}};
     } else {
@@ -246,26 +280,27 @@ void Overlap<In>::pack_weights(const void* from, Real* to) const {
 template <class In>
 auto Overlap<In>::load(const Buffers& buffers, const Block& block, Real* box) const -> View {
   const Geometry& g = p_.geometry;
-  const int64_t start = block.sample * p_.x.outer + block.group * g.x_channels * p_.x.channel;
+  const int64_t start = block.sample * p_.x.outer + block.group * g.x_channels * p_.x.channel + block.line.begin * p_.x.axis[2];
+  const int64_t width = block.line.size();
   if (in_place_input_) return {static_cast<Real*>(buffers.x) + start, p_.x.channel, {p_.x.axis[0], p_.x.axis[1]}};
   int64_t first[2], last[2];
   for (int a = 0; a < 2; ++a) axis_[a].reach(block.cell[a].begin, block.cell[a].end, first[a], last[a]);
   const int64_t height = std::max<int64_t>(last[1] - first[1] + 1, 0);
   // Rows that follow each other are one long row.
-  const int64_t rows = p_.x.axis[1] == width_ * p_.x.axis[2] ? height : 1;
+  const int64_t rows = p_.x.axis[1] == width * p_.x.axis[2] ? height : 1;
   Real* to = box;
   for (int64_t i0 = first[0]; i0 <= last[0]; ++i0)
-    for (int64_t i1 = first[1]; i1 <= last[1]; i1 += rows, to += rows * width_) {
+    for (int64_t i1 = first[1]; i1 <= last[1]; i1 += rows, to += rows * width) {
       const void* from = element(buffers.x, p_.type, start + i0 * p_.x.axis[0] + i1 * p_.x.axis[1]);
       if constexpr (kTerms == 1) {
-        load_planes(*tiles_, p_.type, from, p_.x.axis[2], rows * width_, p_.x.channel, g.x_channels, to, box_pitch_);
+        load_planes(*tiles_, p_.type, from, p_.x.axis[2], rows * width, p_.x.channel, g.x_channels, to, box_pitch_);
       } else {
-        load_pairs(*tiles_, static_cast<const uint16_t*>(from), p_.x.axis[2], rows * width_, p_.x.channel, g.x_channels, to,
+        load_pairs(*tiles_, static_cast<const uint16_t*>(from), p_.x.axis[2], rows * width, p_.x.channel, g.x_channels, to,
                    box_pitch_);
       }
     }
   for (int64_t c = parts_of(g.x_channels, kTerms); c < depth(); ++c) std::fill_n(box + c * box_pitch_, box_pitch_, Real(0));
-  return {box - (first[0] * height + first[1]) * width_, box_pitch_, {height * width_, width_}};
+  return {box - (first[0] * height + first[1]) * width, box_pitch_, {height * width, width}};
 }
 
 template <class In>
@@ -284,7 +319,8 @@ Upcoming Overlap<In>::upcoming(const Buffers& buffers, int64_t index) const {
     read.axis[a].end = last + 1;
     written.axis[a] = {b.cell[a].begin * axis_[a].out_step, std::min(b.cell[a].end * axis_[a].out_step, axis_[a].out_extent)};
   }
-  read.axis[2] = {0, width_}, written.axis[2] = {0, axis_[2].out_extent};
+  read.axis[2] = b.line;
+  written.axis[2] = {b.cell[2].begin * axis_[2].out_step, b.cell[2].begin * axis_[2].out_step + result_line(b)};
   Upcoming next(steps);
   next.reads(p_.type, buffers.x, p_.x, read);
   next.writes(p_.type, buffers.y, p_.y, written);
@@ -308,6 +344,7 @@ void Overlap<In>::compute(const Block& block, const View& in, const View& out, c
                           Upcoming& next) const {
   const Geometry& g = p_.geometry;
   const GatherAxis &axis0 = axis_[0], &axis1 = axis_[1];
+  const int64_t width = block.line.size();
   std::vector<int64_t> offsets;
   std::vector<const Real*> tap_pointers;
   for (int64_t r0 = 0; r0 < axis0.out_step; ++r0)
@@ -328,13 +365,13 @@ void Overlap<In>::compute(const Block& block, const View& in, const View& out, c
               offsets.push_back((j0 + a.delta) * in.axis[0] + (j1 + b.delta) * in.axis[1]);
               tap_pointers.push_back(weights + (a.k * g.axis[1].w + b.k) * tap_weights());
             }
-          multiply(in.origin, in.channel, (end - j1) * width_, offsets, tap_pointers, lines, next);
+          multiply(in.origin, in.channel, (end - j1) * width, offsets, tap_pointers, lines, next);
           for (int64_t channel = 0; channel < columns_; ++channel)
             for (int64_t j = j1; j < end; ++j)
-              tiles_->overlap({lines + channel * taps2_ * line_pitch_ + (j - j1) * width_, line_pitch_, width_,
-                               taps_of_phase_.data(), axis_[2].out_step, bias[channel],
+              tiles_->overlap({lines + channel * taps2_ * line_pitch_ + (j - j1) * width, line_pitch_, width,
+                               block.cell[2].begin - block.line.begin, taps_of_phase_.data(), axis_[2].out_step, bias[channel],
                                out.origin + channel * out.channel + o0 * out.axis[0] + (j * axis1.out_step + r1) * out.axis[1],
-                               axis_[2].out_extent, lines + room() * line_pitch_});
+                               result_line(block), lines + room() * line_pitch_});
         }
       }
 }
@@ -370,12 +407,14 @@ void Overlap<In>::store(const Buffers& buffers, const Block& block, const Real* 
   Range o[2];
   for (int a = 0; a < 2; ++a)
     o[a] = {block.cell[a].begin * axis_[a].out_step, std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent)};
-  const int64_t start = block.sample * p_.y.outer + block.group * columns_ * p_.y.channel;
+  const int64_t start =
+      block.sample * p_.y.outer + block.group * columns_ * p_.y.channel + block.cell[2].begin * axis_[2].out_step * p_.y.axis[2];
+  const int64_t line = result_line(block);
   for (int64_t o0 = o[0].begin; o0 < o[0].end; ++o0)
     for (int64_t o1 = o[1].begin; o1 < o[1].end; ++o1)
-      store_planes(*tiles_, p_.type, results + ((o0 - o[0].begin) * result_rows(1) + o1 - o[1].begin) * axis_[2].out_extent,
-                   result_pitch_, element(buffers.y, p_.type, start + o0 * p_.y.axis[0] + o1 * p_.y.axis[1]), p_.y.axis[2],
-                   axis_[2].out_extent, p_.y.channel, columns_);
+      store_planes(*tiles_, p_.type, results + ((o0 - o[0].begin) * result_rows(1) + o1 - o[1].begin) * line, result_pitch_,
+                   element(buffers.y, p_.type, start + o0 * p_.y.axis[0] + o1 * p_.y.axis[1]), p_.y.axis[2], line, p_.y.channel,
+                   columns_);
 }
 
 // Worth it where a vector of output channels would be at least half empty. Channels of many groups that lie side by side are left

@@ -267,15 +267,16 @@ PanelPacker<Real>::PanelPacker(const Tiles<Real>& tiles, Type type, const Weight
 }
 
 template <class Real>
-bool PanelPacker<Real>::pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const {
-  for (int64_t k = 0; end > units_ && k < tap_count_; ++k)
-    std::fill(panel + k * tap_pitch_ + std::max(begin, units_) * width_, panel + k * tap_pitch_ + end * width_, Real(0));
-  end = std::min(end, units_);
-  if (begin >= end) return true;
-  copy(weights, first_column, begin, end, panel);
+bool PanelPacker<Real>::pack(const void* weights, int64_t first_column, Range units, Range taps, Real* panel) const {
+  for (int64_t k = taps.begin; units.end > units_ && k < taps.end; ++k)
+    std::fill(panel + k * tap_pitch_ + std::max(units.begin, units_) * width_, panel + k * tap_pitch_ + units.end * width_,
+              Real(0));
+  units.end = std::min(units.end, units_);
+  if (units.size() <= 0) return true;
+  copy(weights, first_column, units, taps, panel);
   bool finite = true;
-  for (int64_t k = 0; k < tap_count_; ++k)
-    finite = tiles_->finite(panel + k * tap_pitch_ + begin * width_, (end - begin) * width_) && finite;
+  for (int64_t k = taps.begin; k < taps.end; ++k)
+    finite = tiles_->finite(panel + k * tap_pitch_ + units.begin * width_, units.size() * width_) && finite;
   return finite;
 }
 
@@ -295,14 +296,14 @@ void PanelPacker<Real>::load_run(const void* weights, int64_t index, int64_t c, 
 }
 
 template <class Real>
-void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const {
+void PanelPacker<Real>::copy(const void* weights, int64_t first_column, Range units, Range taps, Real* panel) const {
+  const int64_t begin = units.begin, end = units.end;
   const int64_t columns = std::min(width_, w_.columns - first_column);
   const void* from = element(weights, type_, first_column * w_.columns_stride);
   const auto for_each_tap = [&](auto f) {
-    int64_t k = 0;
-    for (int64_t k0 = 0; k0 < w_.taps[0]; ++k0)
-      for (int64_t k1 = 0; k1 < w_.taps[1]; ++k1)
-        for (int64_t k2 = 0; k2 < w_.taps[2]; ++k2) f(k++, k0 * w_.tap_stride[0] + k1 * w_.tap_stride[1] + k2 * w_.tap_stride[2]);
+    for (int64_t k = taps.begin; k < taps.end; ++k)
+      f(k, k / (w_.taps[1] * w_.taps[2]) * w_.tap_stride[0] + k / w_.taps[2] % w_.taps[1] * w_.tap_stride[1] +
+               k % w_.taps[2] * w_.tap_stride[2]);
   };
   // One vector of columns at a time: each is a run of `count` consecutive elements, whose element j goes to to[offsets[j]].
   const auto transpose = [&](int64_t source, int64_t c, const int64_t* offsets, int64_t count, Real* to) {
@@ -314,18 +315,18 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, int64_t 
                           offsets);
         continue;
       }
-      const bool taps = order_ == Order::taps_of_a_channel;
-      if (taps && w_.columns_stride == count && count <= kStage) {  // the columns are one run
+      const bool of_channel = order_ == Order::taps_of_a_channel;
+      if (of_channel && w_.columns_stride == count && count <= kStage) {  // the columns are one run
         load_run(from, first, c, rows * count, stage);
         tiles_->transpose(stage, count, int(rows), count, to + v, offsets);
         continue;
       }
       // Units of a pair of channels stay together.
-      const int64_t units = terms_ > 1 && order_ == Order::everything ? tap_count_ : 1, most = kStage / units * units;
+      const int64_t group = terms_ > 1 && order_ == Order::everything ? tap_count_ : 1, most = kStage / group * group;
       for (int64_t j = 0; j < count; j += most) {
         const int64_t part = std::min(most, count - j);
         for (int64_t i = 0; i < rows; ++i)
-          load_run(from, first + i * w_.columns_stride + (taps ? 1 : terms_) * j, c + (taps ? 0 : j / units), part,
+          load_run(from, first + i * w_.columns_stride + (of_channel ? 1 : terms_) * j, c + (of_channel ? 0 : j / group), part,
                    stage + i * kStage);
         tiles_->transpose(stage, kStage, int(rows), part, to + v, offsets + j);
       }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "csrc/core/scalar.h"
+#include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles.h"
 
 namespace torch_ext::cpu {
@@ -83,7 +84,7 @@ int64_t tap_pitch(int64_t depth, int64_t width) {
   return depth * width + (depth * width % kPage ? 0 : kLine);
 }
 
-// panel[k*tap_pitch + c*width + n] = unit c of w[., first_column + n, k] for c in [begin, end), zero where first_column + n >=
+// panel[k*tap_pitch + c*width + n] = unit c of w[., first_column + n, k] for units c and taps k, zero where first_column + n >=
 // columns. A unit is one channel, or where `terms` is 2 the pair of channels 2c and 2c + 1. There are `depth` units, zero beyond
 // the last channel.
 // The order of packing follows the order of the weights in memory; built once for a plan.
@@ -91,11 +92,14 @@ template <class Real>
 class PanelPacker {
  public:
   PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width, int64_t terms, int64_t depth);
-  // Returns whether all that it packed is finite.
-  bool pack(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const;
+  // Whether taps come one behind the other, so that parts are best parts of the taps; else parts of the units.
+  bool by_tap() const { return order_ == Order::columns || order_ == Order::channels_of_a_tap; }
+  int64_t taps() const { return tap_count_; }
+  // Returns whether all that it packed is finite. Where it is not by tap, taps are all.
+  bool pack(const void* weights, int64_t first_column, Range units, Range taps, Real* panel) const;
 
  private:
-  void copy(const void* weights, int64_t first_column, int64_t begin, int64_t end, Real* panel) const;
+  void copy(const void* weights, int64_t first_column, Range units, Range taps, Real* panel) const;
   void load_run(const void* weights, int64_t index, int64_t c, int64_t count, Real* to) const;
 
   const Tiles<Real>* tiles_;

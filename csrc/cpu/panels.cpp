@@ -42,34 +42,38 @@ template <class In>
 bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) const {
   constexpr int64_t kPackBytes = 64 << 10;  // for one thread at a time
   const int64_t bytes = panel() * int64_t(sizeof(Real));
-  const int64_t chunk = round_up(std::max<int64_t>(1, depth_ * kPackBytes / std::max<int64_t>(bytes, 1)), 16);
-  const int64_t chunks = parts_of(depth_, chunk);
+  const bool by_tap = !kSplit && packers_[0].by_tap() && bytes <= taps_ * kPackBytes;
+  const int64_t all = by_tap ? taps_ : depth_;
+  const int64_t chunk = round_up(std::max<int64_t>(1, all * kPackBytes / std::max<int64_t>(bytes, 1)), by_tap ? 1 : 16);
+  const int64_t chunks = parts_of(all, chunk);
   std::atomic<bool> good{true};
   parallel.for_each(groups_ * count_ * chunks, [&](int64_t index, int) {
-    const int64_t begin = index % chunks * chunk, end = std::min(begin + chunk, depth_), panel_index = index / chunks % count_;
-    const int64_t group_index = index / chunks / count_;
+    const int64_t begin = index % chunks * chunk, panel_index = index / chunks % count_, group_index = index / chunks / count_;
+    const Range part{begin, std::min(begin + chunk, all)};
     const void* of_group = element(weights, type_, group_index * group_stride_);
     Real* of_panel = to + group_index * group() + panel_index * panel();
     const auto& packer = packers_[panel_index == count_ - 1];
-    if (!(kSplit ? pack_split(of_group, panel_index, begin, end, of_panel)
-                 : packer.pack(of_group, panel_index * width(), begin, end, of_panel)))
+    const Range units = by_tap ? Range{0, depth_} : part, taps = by_tap ? part : Range{0, taps_};
+    if (!(kSplit ? pack_split(of_group, panel_index, units, of_panel)
+                 : packer.pack(of_group, panel_index * width(), units, taps, of_panel)))
       good = false;
   });
   return good;
 }
 
-// Units [begin, end) of a panel.
+// Some units of a panel.
 template <class In>
-bool Panels<In>::pack_split(const void* weights, int64_t panel, int64_t begin, int64_t end, Real* to) const {
+bool Panels<In>::pack_split(const void* weights, int64_t panel, Range units, Real* to) const {
   if constexpr (kSplit) {
     constexpr int64_t kTerms = Operand<In>::terms;
     const int64_t columns = vectors_of(panel) * tiles_->lanes, from_tap = tap_pitch<Real>(kTerms * depth_, columns);
     thread_local std::vector<Real> whole;
     whole.resize(size_t(taps_ * from_tap));
-    packers_[panel == count_ - 1].pack(weights, panel * width(), kTerms * begin, kTerms * end, whole.data());
+    const Range channels{kTerms * units.begin, kTerms * units.end};
+    packers_[panel == count_ - 1].pack(weights, panel * width(), channels, {0, taps_}, whole.data());
     bool splits = true;
     for (int64_t k = 0; k < taps_; ++k)
-      for (int64_t c = begin; c < end; ++c) {
+      for (int64_t c = units.begin; c < units.end; ++c) {
         const Real* row = whole.data() + k * from_tap + kTerms * c * columns;
         Real* unit = to + k * tap(vectors_of(panel)) + c * columns;
         splits = split_pairs(*tiles_, row, row + columns, columns, parts_, unit, depth_ * columns) && splits;

@@ -33,7 +33,7 @@ class Panels {
   bool pack(const void* weights, const Parallel& parallel, Real* to) const;
 
  private:
-  bool pack_split(const void* weights, int64_t panel, int64_t begin, int64_t end, Real* to) const;
+  bool pack_split(const void* weights, int64_t panel, Range units, Real* to) const;
 
   const Tiles<Real>* tiles_;
   Type type_;

@@ -82,15 +82,15 @@ struct WideTile {
   int rows = 0;
 };
 
-// One line of an overlap-add: to[j*step + r] = init + sum over the taps of phase r, of those for which 0 <= j + delta < extent,
-// of from[row*pitch + j + delta], for j*step + r < count, r < step.
+// One line of an overlap-add, or a part of it: to[j*step + r] = init + sum over the taps of phase r, of those for which 0 <= i <
+// extent where i = j + delta + shift, of from[row*pitch + i], for j*step + r < count, r < step.
 struct OverlapTap {
   int64_t row, delta;
 };
 template <class Real>
 struct OverlapLine {
   const Real* from;
-  int64_t pitch, extent;
+  int64_t pitch, extent, shift;
   const std::vector<OverlapTap>* phases;  // step of them
   int64_t step;
   Real init;
@@ -187,7 +187,7 @@ struct Tiles {
   void (*pair_rows)(const uint16_t* const* rows, int64_t offset, int64_t pairs, int64_t count, Real* to, int64_t pitch);
   // Splits floats into the bf16 that they are the sum of, to[i*pitch + j] for i < parts, the largest first; what `parts` of them
   // cannot hold is rounded. Returns whether all parts are what they should be: not for infinities, NaN and magnitudes above
-  // 2^120, nor below 2^-105, of which the matrix instructions would take parts for zero. In tables whose reals are pairs of bf16
+  // 2^120, nor below 2^-103, of which the matrix instructions would take parts for zero. In tables whose reals are pairs of bf16
   // alone.
   bool (*split)(const float* from, int64_t count, int parts, uint16_t* to, int64_t pitch);
   // Whether none of the values is an infinity or a NaN.

@@ -347,7 +347,7 @@ template <class V>
 typename V::Reg overlapped(const OverlapLine<typename V::Real>& t, int64_t r, int64_t j) {
   auto sum = V::set(t.init);
   for (const OverlapTap& tap : t.phases[r]) {
-    const int64_t i = j + tap.delta;
+    const int64_t i = j + tap.delta + t.shift;
     const auto* from = t.from + tap.row * t.pitch + i;
     if (i >= 0 && i + V::lanes <= t.extent) {
       sum = V::add(sum, V::load(from));

@@ -107,22 +107,18 @@ bool finite(const float* values, int64_t count) {
 }
 
 bool split(const float* from, int64_t count, int parts, uint16_t* to, int64_t pitch) {
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), upper = _mm512_set1_epi32(int(0xffff0000));
-  const __m512i least = _mm512_set1_epi32((127 - 105) << 23), most = _mm512_set1_epi32((127 + 120) << 23);
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  const __m512i least = _mm512_set1_epi32((127 - 103) << 23), most = _mm512_set1_epi32((127 + 120) << 23);
   __mmask16 bad = 0;
   for (int64_t j = 0; j < count; j += Pairs::lanes) {
     const __mmask16 mask = Pairs::first(count - j);
     __m512 rest = _mm512_maskz_loadu_ps(mask, from + j);
     const __m512i size = _mm512_and_si512(_mm512_castps_si512(rest), magnitude);
     bad |= _mm512_cmpgt_epi32_mask(size, most) | (_mm512_cmplt_epi32_mask(size, least) & _mm512_test_epi32_mask(size, size));
-    for (int i = 0; i < parts; ++i) {
-      __m512i part = _mm512_castps_si512(rest);
-      if (i == parts - 1) {  // to nearest even
-        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(part, 16), _mm512_set1_epi32(1));
-        part = _mm512_add_epi32(part, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-      }
-      _mm256_mask_storeu_epi16(to + i * pitch + j, mask, _mm512_cvtepi32_epi16(_mm512_srli_epi32(part, 16)));
-      rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(_mm512_and_si512(part, upper)));
+    for (int i = 0; i < parts; ++i) {  // to nearest even: cut off, parts would have one sign, and so had the products left out
+      const __m256i part = __m256i(_mm512_cvtneps_pbh(rest));
+      _mm256_mask_storeu_epi16(to + i * pitch + j, mask, part);
+      rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(part), 16)));
     }
   }
   return !bad;

@@ -52,7 +52,8 @@ bool WinogradPanels::pack(const void* weights, const Parallel& parallel, float* 
     const int64_t panel = index / chunks % count_, group = index / chunks / count_;
     float* packed = stage + (group * count_ + panel) * stage_panel();
     const PanelPacker<float>& packer = packers_[panel == count_ - 1];
-    if (!packer.pack(element(weights, type_, group * group_stride_), panel * width(), begin, end, packed)) finite = false;
+    if (!packer.pack(element(weights, type_, group * group_stride_), panel * width(), {begin, end}, {0, packer.taps()}, packed))
+      finite = false;
     transform(packed, begin, end, vectors_of(panel) * tiles_->lanes, to + start(group, panel));
   });
   return finite;
