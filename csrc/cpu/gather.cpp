@@ -197,7 +197,7 @@ void Gather<In>::choose_blocks() {
     panels_per_item_ = blocks >= items ? panels_ : std::max<int64_t>(1, panels_ * blocks / items);
     enough = enough || blocks >= items || limit <= kMinCells || (blocks * panels_ >= items && limit <= 4 * kMinCells);
     if (limit <= least) return;
-    for (int64_t panels = panels_per_item_; enough && panels > panels_per_item_ / 2; --panels) {
+    for (int64_t panels = panels_per_item_; enough && panels > 0 && 2 * panels >= panels_per_item_; --panels) {
       if (!shared_evenly(blocks * parts_of(panels_, panels), flops)) continue;
       panels_per_item_ = panels;
       return;
