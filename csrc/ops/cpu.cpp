@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <utility>
 
 #include "csrc/ops/private.h"
 #include "csrc/ops/task.h"
@@ -57,7 +58,8 @@ void advise_huge_pages(void* data, size_t bytes) {
 // does.
 class Workspace {
  public:
-  explicit Workspace(size_t bytes) : memory_(std::move(kept)) {
+  // A DataPtr that was moved from still points where it did.
+  explicit Workspace(size_t bytes) : memory_(std::exchange(kept, {})) {
     if (memory_.bytes >= bytes) return;
     memory_ = {};  // before the larger one is asked for
     memory_ = {c10::GetCPUAllocator()->allocate(bytes), bytes};

@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import operators
+import torch_ext
 from cases import parse, to_data, to_weights
 
 ops = torch.ops.torch_ext
@@ -132,3 +133,15 @@ def test_shape_tensors_under_fake_tensors_give_unbacked_sizes_or_torchs_own_erro
 def test_public_operators_are_pt2_compliant():
     for schema in SCHEMAS:
         assert torch.Tag.pt2_compliant_tag in overload(schema).tags
+
+
+def test_a_large_call_does_not_leave_its_small_neighbour_with_freed_memory():
+    """A thread keeps the workspace of a call for its next one, up to 32 MB: one that is not kept must not leave the one before."""
+    x, w = torch.ones(1, 32, 24, 24), torch.ones(32, 32, 4, 4)
+    large = torch.ones(1, 1024, 12, 12), torch.ones(1024, 576, 4, 4)  # its packed weights alone are 37 MB
+    expected = torch_ext.functional.conv_transpose2d(x, w, stride=2)
+    for _ in range(3):
+        torch_ext.functional.conv_transpose2d(*large, stride=2)
+        others = [torch.full((size,), 7, dtype=torch.uint8) for size in range(1 << 10, 1 << 20, 1 << 12)]
+        assert torch.equal(torch_ext.functional.conv_transpose2d(x, w, stride=2), expected)
+        assert all(torch.all(other == 7) for other in others)
