@@ -31,9 +31,8 @@ constexpr int64_t kMaxResults = 64 << 10;     // positions of y
 constexpr int64_t kItems = 64, kTerms = 128;  // of a sum in a tile, for the accuracy of long sums
 constexpr int64_t kRunBytes = 2048;           // of a row of weights that an item reads, at least
 constexpr int64_t kChannels = 64;             // of x that are brought in order at a time
-// conv_transpose: positions beyond which weights are copied, rows of them at a time, where they are and where they are read in
-// place, and elements of each.
-constexpr int64_t kShared = 16, kRows = 64, kRowsInPlace = 16, kPiece = 512;
+// conv_transpose: positions beyond which weights are copied; rows of them at a time beyond that, and up to it; elements of a row.
+constexpr int64_t kShared = 16, kRows = 64, kRowsOfFew = 16, kPiece = 512;
 // backward_data: rows of weights of an item, and elements of them at a time.
 constexpr int64_t kDotItem = 32, kSlice = 1024;
 // backward_weights: columns of an item, rows of weights at a time, items where those have many columns.
@@ -77,7 +76,7 @@ class Native final : public Plan {
   void conv_transpose(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const;
   void backward_data(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const;
   void backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const;
-  Real sum_exactly(const Buffers& buffers, int64_t m, int64_t i) const;
+  Real sum_exactly(const Buffers& buffers, const Real* columns, int64_t m, int64_t channel) const;
   void product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out, int64_t out_pitch,
                int64_t columns, bool add) const;
 
@@ -86,6 +85,9 @@ class Native final : public Plan {
   // Rows of so many elements start in different sets of the caches.
   int64_t apart(int64_t row) const { return round_up(row, tiles_->lanes) + tiles_->lanes; }
   int64_t x_pitch() const { return p_.operation == Operation::conv_transpose ? positions_ : apart(p_.geometry.x_channels); }
+  int64_t x_of_group() const {
+    return (p_.operation == Operation::conv_transpose ? p_.geometry.x_channels : positions_) * x_pitch();
+  }
   int64_t columns_pitch() const { return apart(part_channels_ * taps()); }
   int64_t all_columns_pitch() const { return apart(length_); }
 
@@ -95,7 +97,7 @@ class Native final : public Plan {
   bool in_place_;                    // weights are of the type that is computed in
   bool taps_inside_;                 // the taps of an output channel lie together, else the channels of a tap
   int64_t part_channels_, parts_;    // of y, brought in order together
-  int64_t part_rows_, row_parts_;    // of weights, of an item of backward_data
+  int64_t part_rows_, row_parts_;    // of weights, of an item of a gradient
   int64_t y_positions_, line_;       // of all samples; positions of a sample that follow each other evenly
   std::vector<int64_t> tap_offset_;  // in a row of weights
   std::vector<int64_t> reached_;     // taps with a link
@@ -140,7 +142,7 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
 
   const int64_t real = sizeof(Real);
   const bool data = p_.operation == Operation::backward_data, forward = p_.operation == Operation::conv_transpose;
-  x_part_ = layout_.shared(data ? 0 : g.groups * (forward ? g.x_channels : positions_) * x_pitch() * real);
+  x_part_ = layout_.shared(data ? 0 : g.groups * x_of_group() * real);
   all_columns_part_ = layout_.shared(data ? g.groups * positions_ * all_columns_pitch() * real : 0);
   columns_part_ = layout_.per_thread(data ? 0 : positions_ * columns_pitch() * real);
   y_part_ = layout_.per_thread(part_channels_ * y_positions_ * real);
@@ -293,11 +295,10 @@ void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
                     layout_.thread(workspace, thread));
     });
   }
-  const int64_t of_group = (p_.operation == Operation::conv_transpose ? g.x_channels : positions_) * x_pitch();
   const int64_t chunks = parts_of(g.x_channels, kChannels);
   parallel.for_each(g.groups * chunks, [&](int64_t index, int) {
     load_x(buffers, index / chunks, part(index % chunks, kChannels, g.x_channels),
-           layout_.at<Real>(workspace, x_part_) + index / chunks * of_group);
+           layout_.at<Real>(workspace, x_part_) + index / chunks * x_of_group());
   });
   if (p_.operation == Operation::conv_transpose)
     return parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
@@ -331,11 +332,11 @@ template <class Real>
 void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const {
   const Geometry& g = p_.geometry;
   const int64_t count = channels.size(), pitch = columns_pitch();
-  const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * g.x_channels * x_pitch();
+  const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * x_of_group();
   Real *columns = layout_.at<Real>(scratch, columns_part_), *stage = layout_.at<Real>(scratch, stage_part_);
   // A few rows of weights at a time, each read as far as the item goes; copies that many positions share lie tile by tile.
   const bool copied = !in_place_ || positions_ > kShared;
-  const int64_t most_rows = positions_ > kShared ? kRows : kRowsInPlace, whole = kPiece / width() * width();
+  const int64_t most_rows = positions_ > kShared ? kRows : kRowsOfFew, whole = kPiece / width() * width();
   const int64_t strip = positions_ > kShared ? width() : whole;
   const auto of_row = runs(channels.begin, count, count, false);
   for (int64_t i = 0; i < g.x_channels; i += most_rows) {
@@ -402,7 +403,7 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range ch
       for (int64_t m = 0; m < positions_; ++m) {
         Real sum = sums[r * positions_ + m];
         // An infinity or NaN among the weights may have met the zero of a position that does not read it.
-        if (!std::isfinite(sum)) sum = sum_exactly(buffers, m, first + r);
+        if (!std::isfinite(sum)) sum = sum_exactly(buffers, columns + m * pitch, m, first + r);
         narrow(decltype(widen(scalar))(sum), static_cast<Stored*>(buffers.x)[x_offset_[size_t(m)] + (first + r) * p_.x.channel]);
       }
   });
@@ -410,25 +411,21 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range ch
 
 // x[m][channel] from what position m reaches and nothing else.
 template <class Real>
-Real Native<Real>::sum_exactly(const Buffers& buffers, int64_t m, int64_t channel) const {
-  const Geometry& g = p_.geometry;
-  std::vector<int64_t> y_offset(size_t(y_positions_ / line_));
-  for_each_line(channel / g.x_channels * g.y_channels,
-                [&](int64_t offset, int64_t position) { y_offset[size_t(position / line_)] = offset; });
+Real Native<Real>::sum_exactly(const Buffers& buffers, const Real* columns, int64_t m, int64_t channel) const {
+  const int64_t channels = p_.geometry.y_channels;
   Real sum = 0;
   for (const Link& link : links_)
-    for (int64_t j = 0; link.m == m && j < link.count; ++j)
-      for (int64_t c = 0; c < g.y_channels; ++c)
-        sum += read<Real>(buffers.w, p_.type, channel * p_.w.outer + c * p_.w.channel + tap_offset_[size_t(link.tap + j)]) *
-               read<Real>(buffers.y, p_.type,
-                          y_offset[size_t((link.y + j) / line_)] + (link.y + j) % line_ * p_.y.axis[2] + c * p_.y.channel);
+    for (int64_t k = link.tap; link.m == m && k < link.tap + link.count; ++k)
+      for (int64_t c = 0; c < channels; ++c)
+        sum += read<Real>(buffers.w, p_.type, channel * p_.w.outer + c * p_.w.channel + tap_offset_[size_t(k)]) *
+               columns[taps_inside_ ? c * taps() + k : k * channels + c];
   return sum;
 }
 
 template <class Real>
 void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const {
   const Geometry& g = p_.geometry;
-  const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * positions_ * x_pitch();
+  const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * x_of_group();
   Real *columns = layout_.at<Real>(scratch, columns_part_), *y = layout_.at<Real>(scratch, y_part_);
   Real* stage = layout_.at<Real>(scratch, stage_part_);
   const int64_t count = channels.size(), pitch = columns_pitch(), first = group * g.y_channels + channels.begin;

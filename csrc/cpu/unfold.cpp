@@ -68,7 +68,7 @@ class Unfold final : public Plan {
   std::string describe() const override {
     return std::to_string(row_) + " taps of all channels as channels of " + inner_->kernel + " " + inner_->describe();
   }
-  int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
+  int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
 
  private:
@@ -100,7 +100,8 @@ Unfold::Unfold(const Problem& problem, const Request& request)
   const Geometry& g = p_.geometry;
   const int64_t bytes = bytes_of(p_.type);
   inner_ = make_plan(unfolded(p_), request.isa, request.threads);
-  exact_ = make_exact_plan(p_, request.isa, request.threads);
+  const bool forward = p_.operation == Operation::conv_transpose;
+  if (!forward) exact_ = make_exact_plan(p_, request.isa, request.threads);
   cut_axes([&](int a) { return g.axis[a].x; }, std::max<int64_t>(1, kBlockBytes / (row_ * bytes)), block_);
   int64_t step = order_ == Order::channels ? g.y_channels : 1;
   box_channel_ = 1;
@@ -120,9 +121,9 @@ Unfold::Unfold(const Problem& problem, const Request& request)
           runs_.push_back(c * box_channel_ + k0 * g.axis[0].dilation * box_stride_[0] + k1 * g.axis[1].dilation * box_stride_[1] +
                           k2 * g.axis[2].dilation * box_stride_[2]);
   unfolded_part_ = layout_.shared(g.batch * g.x_positions() * row_ * bytes);
-  bias_part_ = layout_.shared(row_ * bytes);
+  bias_part_ = layout_.shared(forward ? row_ * bytes : 0);
   inner_part_ = layout_.shared(inner_->workspace_bytes());
-  box_part_ = layout_.per_thread(box_size_ * bytes + kChunk);
+  box_part_ = layout_.per_thread(forward ? 0 : box_size_ * bytes + kChunk);
   layout_.finish(request.threads);
 }
 
@@ -254,13 +255,13 @@ void Unfold::fold(const T* from, T* y, int64_t index) const {
 }
 
 bool Unfold::finite(const void* w) const {
-  const int64_t step = row_in_weights(p_).step, depth = p_.geometry.x_channels;
-  const bool rows_inside = step > p_.w.outer;  // those of one element of a row lie closer than those of a row
+  int64_t extent[] = {p_.geometry.x_channels, row_}, stride[] = {p_.w.outer, row_in_weights(p_).step};
+  if (stride[1] > stride[0]) std::swap(extent[0], extent[1]), std::swap(stride[0], stride[1]);  // as they lie in memory
   return visit(p_.type, [&](auto scalar) {
     const auto* from = static_cast<const decltype(scalar)*>(w);
-    for (int64_t i = 0; i < (rows_inside ? row_ : depth); ++i)
-      for (int64_t j = 0; j < (rows_inside ? depth : row_); ++j)
-        if (!std::isfinite(widen(rows_inside ? from[i * step + j * p_.w.outer] : from[i * p_.w.outer + j * step]))) return false;
+    for (int64_t i = 0; i < extent[0]; ++i)
+      for (int64_t j = 0; j < extent[1]; ++j)
+        if (!std::isfinite(widen(from[i * stride[0] + j * stride[1]]))) return false;
     return true;
   });
 }
