@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "csrc/cpu/rounding.h"
+#include "csrc/cpu/upcoming.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -44,9 +45,13 @@ void for_each_row(const Box& box, F f) {
 template <class Real>
 void load_box(const Tiles<typename Operand<Real>::Real>& tiles, Type type, const void* from, Box box, Real* rows, int64_t pitch) {
   if (box.channel_stride == 1) {
+    const RowsAhead ahead(type, box.channels, box.stride[2]);
     return for_each_row(box, [&](int64_t offset, int64_t position) {
-      for (int64_t p = 0; p < box.extent[2]; ++p)
-        tiles.widen(type, element(from, type, offset + p * box.stride[2]), rows + (position + p) * pitch, box.channels);
+      for (int64_t p = 0; p < box.extent[2]; ++p) {
+        const void* row = element(from, type, offset + p * box.stride[2]);
+        ahead.ask(row);
+        tiles.widen(type, row, rows + (position + p) * pitch, box.channels);
+      }
     });
   }
   merge_rows(box);
@@ -80,6 +85,7 @@ template <>
 void load_box(const Tiles<float>& tiles, Type type, const void* from, Box box, bf16* rows, int64_t pitch) {
   const auto* source = static_cast<const bf16*>(element(from, type, 0));
   merge_rows(box);
+  const RowsAhead ahead(type, box.channels, box.stride[2]);
   for_each_row(box, [&](int64_t offset, int64_t position) {
     const bf16* line = source + offset;
     bf16* to = rows + position * pitch;
@@ -87,7 +93,10 @@ void load_box(const Tiles<float>& tiles, Type type, const void* from, Box box, b
       tiles.transpose_halves(reinterpret_cast<const uint16_t*>(line), box.channel_stride, reinterpret_cast<uint16_t*>(to), pitch,
                              box.extent[2], box.channels);
     } else if (box.channel_stride == 1) {
-      for (int64_t p = 0; p < box.extent[2]; ++p) std::copy_n(line + p * box.stride[2], box.channels, to + p * pitch);
+      for (int64_t p = 0; p < box.extent[2]; ++p) {
+        ahead.ask(line + p * box.stride[2]);
+        std::copy_n(line + p * box.stride[2], box.channels, to + p * pitch);
+      }
     } else {
       for (int64_t p = 0; p < box.extent[2]; ++p)
         for (int64_t c = 0; c < box.channels; ++c) to[p * pitch + c] = line[p * box.stride[2] + c * box.channel_stride];

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "csrc/cpu/rounding.h"
+#include "csrc/cpu/upcoming.h"
 
 namespace torch_ext::cpu {
 
@@ -33,6 +34,7 @@ bool split_box(const Tiles<float>& tiles, Type type, const void* from, const Box
   line.resize(size_t(box.extent[2] * line_pitch));
   const Box of_line{{1, 1, box.extent[2]}, {0, 0, box.stride[2]}, box.channels, box.channel_stride};
   const bool in_place = type == Type::f32 && (box.channel_stride == 1 || box.channels == 1);
+  const RowsAhead ahead(type, in_place ? box.channels : 0, box.stride[2]);  // else load_box asks for them
   bool splits = true;
   for (int64_t p0 = 0; p0 < box.extent[0]; ++p0)
     for (int64_t p1 = 0; p1 < box.extent[1]; ++p1) {
@@ -40,7 +42,9 @@ bool split_box(const Tiles<float>& tiles, Type type, const void* from, const Box
       if (!in_place) load_box(tiles, type, source, of_line, line.data(), line_pitch);
       const float* rows = in_place ? static_cast<const float*>(source) : line.data();
       for (int64_t p2 = 0; p2 < box.extent[2]; ++p2, to += pitch) {
-        splits = tiles.split(rows + p2 * (in_place ? box.stride[2] : line_pitch), box.channels, parts, to, plane) && splits;
+        const float* row = rows + p2 * (in_place ? box.stride[2] : line_pitch);
+        ahead.ask(row);
+        splits = tiles.split(row, box.channels, parts, to, plane) && splits;
         for (int i = 0; i < parts; ++i) std::fill(to + i * plane + box.channels, to + (i + 1) * plane, uint16_t(0));
       }
     }

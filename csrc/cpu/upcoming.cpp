@@ -33,7 +33,7 @@ PatchLines::PatchLines(Type type, const void* tensor, const Strides& strides, co
       ++loops;
     }
   }
-  lines_ = parts_of(length * bytes_of(type), kLine);
+  lines_ = parts_of(length * bytes_of(type), kCacheLine);
   lines_per_step_ = parts_of(rows_ * lines_, std::max<int64_t>(steps, 1));
   if (lines_ == 0 || loops > std::size(loops_)) rows_ = 0;  // nothing, or no two elements side by side
 }

@@ -8,6 +8,26 @@
 
 namespace torch_ext::cpu {
 
+inline constexpr int64_t kCacheLine = 64;
+
+// Rows of a few channels of many, a stride apart: processors read too little ahead of them. Asked for on the way through them,
+// copies of groups of 32 channels of 128 take two thirds of the time.
+class RowsAhead {
+ public:
+  RowsAhead(Type type, int64_t channels, int64_t stride)
+      : bytes_(channels * bytes_of(type)), distance_(kRows * stride * bytes_of(type)) {
+    if (stride == channels || bytes_ > kShort) bytes_ = 0;
+  }
+  void ask(const void* row) const {
+    const char* ahead = static_cast<const char*>(row) + distance_;
+    for (int64_t i = 0; i < bytes_; i += kCacheLine) __builtin_prefetch(ahead + i);
+  }
+
+ private:
+  static constexpr int64_t kRows = 16, kShort = 256;
+  int64_t bytes_, distance_;
+};
+
 // A part of x or y.
 struct Patch {
   Range sample, channel, axis[kAxes];
@@ -24,14 +44,13 @@ class PatchLines {
   void step(Ask ask) {
     for (int64_t due = lines_per_step_; due > 0 && rows_ > 0;) {
       const int64_t count = due < lines_ - at_ ? due : lines_ - at_;
-      for (int64_t i = at_; i < at_ + count; ++i) ask(row_ + i * kLine);
+      for (int64_t i = at_; i < at_ + count; ++i) ask(row_ + i * kCacheLine);
       due -= count, at_ += count;
       if (at_ == lines_) next_row();
     }
   }
 
  private:
-  static constexpr int64_t kLine = 64;
   struct Loop {
     int64_t extent = 1, stride = 0, at = 0;
   };
