@@ -10,7 +10,7 @@ import torch_ext
 
 LAYERS = {
     "gather": (lambda: torch_ext.nn.ConvTranspose2d(33, 60, 3, 2, 1, output_padding=1, groups=3), (2, 33, 5, 7)),
-    "winograd": (lambda: torch_ext.nn.ConvTranspose2d(64, 32, 4, 2, 1), (4, 64, 16, 16)),
+    "winograd": (lambda: torch_ext.nn.ConvTranspose2d(64, 32, 4, 2, 1), (8, 64, 16, 16)),
     "fold": (lambda: torch_ext.nn.ConvTranspose1d(20, 1, 64, 32), (1, 20, 30)),
     "3d": (lambda: torch_ext.nn.ConvTranspose3d(17, 20, 2, 2), (1, 17, 3, 4, 5)),
     "few positions": (lambda: torch_ext.nn.ConvTranspose2d(64, 64, 4, 2, 1), (1, 64, 1, 1)),
