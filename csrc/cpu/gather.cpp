@@ -38,7 +38,8 @@ constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
 // each takes some 300, and then up to kMostItems.
 constexpr double kItemFlops = 4e6, kLongItemFlops = 64e6;
 constexpr int64_t kItems = 16, kMostItems = 64;
-constexpr int64_t kMaxTerms = 128;         // that a tile sums at a time, for the accuracy of long sums
+constexpr int64_t kMaxTerms = 128;  // that a tile sums at a time, for the accuracy of long sums
+constexpr int64_t kFewChannels = 16;
 constexpr int64_t kDepthBytes = 32 << 10;  // of a panel that stays in L1 while the tiles of a block pass over it
 constexpr int64_t kMostBeyond = 16;        // positions of a line outside the input, as zeros in a box
 constexpr int64_t kShortLine = 64;         // cells of which so many are near a border that a box with zeros pays
@@ -478,7 +479,9 @@ void Gather<In>::run_phase(const Phase<Real>& phase, const Real* panel, int64_t 
   // A slice of the panel that fits L1 at a time: several taps, or a part of one.
   const int64_t slice =
       tiles_->depth_step > 1 ? kLongTerms : std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
-  const int64_t taps_at_once = std::clamp<int64_t>(slice / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
+  // Of few channels shorter sums: there torch, which sums each tap by itself, has shorter ones too.
+  const int64_t terms = depth_ > kFewChannels ? slice : slice / 2;
+  const int64_t taps_at_once = std::clamp<int64_t>(terms / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
   const int64_t parts = parts_of(depth_, slice), part = round_up(parts_of(depth_, parts), tiles_->depth_step);
   // Taps are summed together by their place among all of the phase, so that no bit depends on which of them a block leaves out.
   for (int64_t tap = 0, next; tap < phase.taps; tap = next) {

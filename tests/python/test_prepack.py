@@ -14,7 +14,7 @@ LAYERS = {
     "fold": (lambda: torch_ext.nn.ConvTranspose1d(20, 1, 64, 32), (1, 20, 30)),
     "3d": (lambda: torch_ext.nn.ConvTranspose3d(17, 20, 2, 2), (1, 17, 3, 4, 5)),
     "few positions": (lambda: torch_ext.nn.ConvTranspose2d(64, 64, 4, 2, 1), (1, 64, 1, 1)),
-    "nothing to pack": (lambda: torch_ext.nn.ConvTranspose2d(64, 3, 4, 2, 1), (1, 64, 5, 5)),
+    "nothing to pack": (lambda: torch_ext.nn.ConvTranspose2d(64, 1, 4, 2, 1), (1, 64, 5, 5)),
 }
 
 
