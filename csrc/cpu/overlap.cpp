@@ -27,8 +27,9 @@ constexpr int64_t kMaxTerms = 128;         // that a tile sums at a time, for th
 constexpr int64_t kLeastLine = 128;        // cells of the innermost axis, of a part of a line
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;
-constexpr int64_t kMinDepth = 4;    // input channels: below it the overlap-add costs as much as the product
-constexpr int64_t kMinPaired = 16;  // below it bringing them to pairs costs more than it saves
+constexpr int64_t kMinDepth = 4;         // input channels: below it the overlap-add costs as much as the product
+constexpr int64_t kManyPositions = 256;  // of a plane of x
+constexpr int64_t kMinPaired = 16;       // below it bringing them to pairs costs more than it saves
 
 template <class In>
 class Overlap final : public Plan {
@@ -417,14 +418,15 @@ void Overlap<In>::store(const Buffers& buffers, const Block& block, const Real* 
                    columns_);
 }
 
-// Worth it where a vector of output channels would be at least half empty. Channels of many groups that lie side by side are left
-// to the wide kernel, which reads several groups at once.
+// Worth it where a vector of output channels would be at least half empty, on planes of many positions a quarter. Channels of
+// many groups that lie side by side are left to the wide kernel, which reads several groups at once.
 template <class In>
 std::shared_ptr<Plan> make_of(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::conv_transpose || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   const bool side_by_side = g.groups > 1 && (p.x.channel == 1 || p.y.channel == 1);
-  const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes / 2) && g.x_channels >= kMinDepth;
+  const int64_t quarters = Operand<In>::terms == 1 && g.x_positions() >= kManyPositions ? 3 : 2;
+  const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) && g.x_channels >= kMinDepth;
   if (!request.by_name && (!few || side_by_side)) return nullptr;
   return std::make_shared<Overlap<In>>(p, tiles, request.threads);
 }
