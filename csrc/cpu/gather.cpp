@@ -19,6 +19,7 @@
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/panels.h"
+#include "csrc/cpu/phase_sums.h"
 #include "csrc/cpu/phases.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
@@ -38,12 +39,8 @@ constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
 // each takes some 300, and then up to kMostItems.
 constexpr double kItemFlops = 4e6, kLongItemFlops = 64e6;
 constexpr int64_t kItems = 16, kMostItems = 64;
-constexpr int64_t kMaxTerms = 128;  // that a tile sums at a time, for the accuracy of long sums
-constexpr int64_t kFewChannels = 16;
-constexpr int64_t kDepthBytes = 32 << 10;  // of a panel that stays in L1 while the tiles of a block pass over it
-constexpr int64_t kMostBeyond = 16;        // positions of a line outside the input, as zeros in a box
-constexpr int64_t kShortLine = 64;         // cells of which so many are near a border that a box with zeros pays
-constexpr int64_t kLongTerms = 1024;       // where tiles read panels from L2 as fast, and sums are rounded to 16 bits
+constexpr int64_t kMostBeyond = 16;  // positions of a line outside the input, as zeros in a box
+constexpr int64_t kShortLine = 64;   // cells of which so many are near a border that a box with zeros pays
 
 template <class In>
 class Gather final : public Plan {
@@ -79,10 +76,6 @@ class Gather final : public Plan {
                                      bool& splits) const;
   bool load_rows(const void* from, const Box& shape, In* to) const;
   Range line_of(int64_t begin, int64_t end) const;
-  void run_phase(const Phase<Real>& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
-                 const Real* bias) const;
-  void run_phase_exactly(const Phase<Real>& phase, const Real* zeros, const Real* panel, int64_t vectors, int64_t columns,
-                         int64_t out_offset, const Real* bias) const;
 
   bool matrices() const { return tiles_->depth_step > 1; }
   int64_t lanes() const { return tiles_->lanes; }
@@ -99,9 +92,9 @@ class Gather final : public Plan {
   int64_t channels_, columns_;  // of a group that are summed over, and of the result
   int64_t depth_;               // the former in units of a tile, of one part
   bool in_place_input_, in_place_output_, narrow_;
-  bool by_sample_;     // rows of a tile are of different samples
-  bool ask_for_rows_;  // of the input in advance, as none is read twice (kernel <= stride)
+  bool by_sample_;  // rows of a tile are of different samples
   Panels<In> weights_;
+  PhaseSums<Real> phase_sums_;
   int64_t vectors_, width_, panels_;  // vectors and columns of a panel, panels of a group
   int64_t block_samples_, block_cells_[kAxes], panels_per_item_;
   int64_t box_pitch_;
@@ -135,7 +128,8 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   const Range line = line_of(0, axis_[2].cells);
   if (axis_[2].cells < kShortLine && (line.begin < 0 || line.end > axis_[2].in_extent)) in_place_input_ = false;
   in_place_output_ = out_.channel == 1 || columns_ == 1;
-  ask_for_rows_ = in_place_input_ && taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
+  const bool read_once = taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
+  phase_sums_ = PhaseSums<Real>(tiles, p_.type, split_, depth_, in_place_input_ && read_once);
 
   choose_blocks();
 
@@ -417,100 +411,22 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
   const Real* group_panels = packed.data + group * weights_.group();
   const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
   for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
-    const int64_t first = panel * width_, columns = std::min(width_, columns_ - first);
-    const Real* of_panel = group_panels + panel * weights_.panel();
-    const int64_t out_offset = in_place_output_ ? first : 0;
-    for (const Phase<Real>& phase : phases) {
-      if (packed.finite) {
-        run_phase(phase, of_panel, weights_.vectors_of(panel), columns, out_offset, bias + first);
-      } else {
-        run_phase_exactly(phase, zeros, of_panel, weights_.vectors_of(panel), columns, out_offset, bias + first);
-      }
-    }
+    const int64_t first = panel * width_, vectors = weights_.vectors_of(panel);
+    const PhasePanel<Real> of_panel{.weights = group_panels + panel * weights_.panel(),
+                                    .tap_pitch = weights_.tap(vectors),
+                                    .vectors = vectors,
+                                    .columns = std::min(width_, columns_ - first),
+                                    .out_offset = in_place_output_ ? first : 0,
+                                    .bias = bias + first};
+    for (const Phase<Real>& phase : phases)
+      packed.finite ? phase_sums_.run(phase, of_panel) : phase_sums_.run_exactly(phase, of_panel, zeros);
     if (in_place_output_) continue;
-    shape.channels = columns;
+    shape.channels = of_panel.columns;
     for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
       move_box(*tiles_, p_.type, out_box + (n - block.sample.begin) * out.sample, width_,
                element(result, p_.type, n * out_.outer + corner + first * out_.channel), shape);
   }
   return true;
-}
-
-template <class In>
-void Gather<In>::run_phase(const Phase<Real>& phase, const Real* panel, int64_t vectors, int64_t columns, int64_t out_offset,
-                           const Real* bias) const {
-  const int64_t width = vectors * lanes(), pitch = weights_.tap(vectors);
-  constexpr int64_t kTapsAtOnce = 64;
-  const Real* tap_panels[kTapsAtOnce];
-  const auto pass = [&](int64_t first_tap, int64_t taps, int64_t first, int64_t depth, bool fresh, bool done) {
-    for (int64_t t = 0; t < taps; ++t) tap_panels[t] = panel + phase.tap_index[first_tap + t] * pitch;
-    GatherTile<Real> tile{0,
-                          phase.rows + first_tap * phase.positions,
-                          phase.positions,
-                          tap_panels,
-                          taps,
-                          first,
-                          depth,
-                          phase.out,
-                          narrow_ ? 0 : out_offset,
-                          fresh ? bias : nullptr,
-                          columns,
-                          0,
-                          done ? phase.narrow : nullptr,
-                          out_offset * result_bytes(),
-                          p_.type,
-                          split_.parts,
-                          split_.orders,
-                          depth_};
-    const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(phase.positions, tallest);
-    for (int64_t i = 0, m = 0; i < count; ++i) {
-      // Tiles of even height.
-      const int64_t rows = std::min(round_up((phase.positions - m) / (count - i), tiles_->row_step), phase.positions - m);
-      tile.count = int(rows);
-      tile.next = ask_for_rows_ && m + 2 * rows <= phase.positions ? rows : 0;
-      tiles_->gather[vectors][rows](tile);
-      tile.rows += rows;
-      tile.out += rows;
-      if (tile.narrow) tile.narrow += rows;
-      m += rows;
-    }
-  };
-  if (phase.taps == 0) return pass(0, 0, 0, 0, true, true);
-  // A slice of the panel that fits L1 at a time: several taps, or a part of one.
-  const int64_t slice =
-      tiles_->depth_step > 1 ? kLongTerms : std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
-  // Of few channels shorter sums: there torch, which sums each tap by itself, has shorter ones too.
-  const int64_t terms = depth_ > kFewChannels ? slice : slice / 2;
-  const int64_t taps_at_once = std::clamp<int64_t>(terms / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
-  const int64_t parts = parts_of(depth_, slice), part = round_up(parts_of(depth_, parts), tiles_->depth_step);
-  // Taps are summed together by their place among all of the phase, so that no bit depends on which of them a block leaves out.
-  for (int64_t tap = 0, next; tap < phase.taps; tap = next) {
-    for (next = tap + 1; next < phase.taps && phase.tap_order[next] / taps_at_once == phase.tap_order[tap] / taps_at_once;)
-      ++next;
-    for (int64_t c = 0; c < depth_; c += part)
-      pass(tap, next - tap, c, std::min(part, depth_ - c), tap == 0 && c == 0, next == phase.taps && c + part >= depth_);
-  }
-}
-
-// The same, one position at a time and without the row of zeros: an infinity or NaN among the weights times zero would spoil
-// positions that do not read it.
-template <class In>
-void Gather<In>::run_phase_exactly(const Phase<Real>& phase, const Real* zeros, const Real* panel, int64_t vectors,
-                                   int64_t columns, int64_t out_offset, const Real* bias) const {
-  const int64_t pitch = weights_.tap(vectors);
-  const int64_t sums_offset = narrow_ ? 0 : out_offset;
-  for (int64_t i = 0; i < phase.positions; ++i) {
-    const auto sum = tiles_->gather[vectors][1];
-    sum({1, nullptr, 0, nullptr, 0, 0, 0, phase.out + i, sums_offset, bias, columns});
-    for (int64_t t = 0; t < phase.taps; ++t) {
-      const Real* const* row = phase.rows + t * phase.positions + i;
-      const Real* tap_panel = panel + phase.tap_index[t] * pitch;
-      if (*row != zeros) sum({1, row, 0, &tap_panel, 1, 0, depth_, phase.out + i, sums_offset, nullptr, columns});
-    }
-    if (narrow_)
-      sum({1, nullptr, 0, nullptr, 0, 0, 0, phase.out + i, 0, nullptr, columns, 0, phase.narrow + i, out_offset * result_bytes(),
-           p_.type});
-  }
 }
 
 bool accepts(const Problem& p) {
