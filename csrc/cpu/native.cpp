@@ -25,6 +25,7 @@ namespace {
 // and need no conversion. Those of gradients of weights are written by other kernels as fast, tap by tap, unless taps are many.
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kLargeWeights = 4 << 20, kManyTaps = 64;
+constexpr int64_t kLongRun = 256;             // of weights: many short runs in a row take longer than packing
 constexpr int64_t kMinWeights = 16 << 10;     // below this packing costs nothing
 constexpr int64_t kMaxLinks = 64 << 10;       // pairs of a position and a tap
 constexpr int64_t kMaxResults = 64 << 10;     // positions of y
@@ -33,10 +34,11 @@ constexpr int64_t kRunBytes = 2048;           // of a row of weights that an ite
 constexpr int64_t kChannels = 64;             // of x that are brought in order at a time
 // conv_transpose: positions beyond which weights are copied; rows of them at a time beyond that, and up to it; elements of a row.
 constexpr int64_t kShared = 16, kRows = 64, kRowsOfFew = 16, kPiece = 512;
-// backward_data: rows of weights of an item, and elements of them at a time.
-constexpr int64_t kDotItem = 32, kSlice = 1024;
-// backward_weights: columns of an item, rows of weights at a time, items where those have many columns.
-constexpr int64_t kColumnBytes = 128 << 10, kWritten = 24, kMostItems = 16;
+// Gradients: columns of an item, and where these are too few to read or write weights in runs of kRunBytes; items that parts of
+// the columns and of the rows of weights make up.
+constexpr int64_t kColumnBytes = 128 << 10, kMostColumnBytes = 4 << 20, kMostItems = 16;
+// Rows of weights at a time: of backward_data, with elements of them, and of backward_weights.
+constexpr int64_t kDotted = 32, kSlice = 1024, kWritten = 24;
 
 // A contiguous piece of a row of weights, and of a row of columns.
 struct Run {
@@ -74,12 +76,18 @@ class Native final : public Plan {
   void gather_columns(const Buffers& buffers, int64_t channel, int64_t count, Real* y, Real* columns, int64_t pitch,
                       int64_t row_channels) const;
   void conv_transpose(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const;
-  void backward_data(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const;
+  void backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns, int64_t pitch,
+                     int64_t sums_part, std::byte* scratch) const;
+  void store_x(const Buffers& buffers, int64_t group, Range channels, int64_t parts) const;
   void backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const;
-  Real sum_exactly(const Buffers& buffers, const Real* columns, int64_t m, int64_t channel) const;
+  Real sum_exactly(const Buffers& buffers, const Real* columns, int64_t m, int64_t row, Range channels) const;
   void product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out, int64_t out_pitch,
                int64_t columns, bool add) const;
 
+  Real* all_columns(const Buffers& buffers, int64_t group) const {
+    return layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), all_columns_part_) +
+           group * positions_ * all_columns_pitch();
+  }
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
   // Rows of so many elements start in different sets of the caches.
@@ -90,12 +98,14 @@ class Native final : public Plan {
   }
   int64_t columns_pitch() const { return apart(part_channels_ * taps()); }
   int64_t all_columns_pitch() const { return apart(length_); }
+  int64_t sums_of_part() const { return p_.geometry.groups * p_.geometry.x_channels * positions_; }
 
   Problem p_;
   const Tiles<Real>* tiles_;
   int64_t positions_, length_;       // rows of x; elements of a row of weights
   bool in_place_;                    // weights are of the type that is computed in
   bool taps_inside_;                 // the taps of an output channel lie together, else the channels of a tap
+  bool gathered_once_;               // columns, by backward_data; else by each item those of its channels of y
   int64_t part_channels_, parts_;    // of y, brought in order together
   int64_t part_rows_, row_parts_;    // of weights, of an item of a gradient
   int64_t y_positions_, line_;       // of all samples; positions of a sample that follow each other evenly
@@ -128,26 +138,27 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   };
   const auto of_groups = [&](int64_t parts) { return g.groups * parts; };
   const auto with_rows = [&](int64_t parts) { return g.groups * parts * parts_of(kMostItems, parts); };
-  const bool of_weights = p_.operation == Operation::backward_weights;
-  if (of_weights) {
-    const int64_t fit = kColumnBytes / (positions_ * taps() * int64_t(sizeof(Real)));
-    part_channels_ = even(g.y_channels, std::max(least, fit), with_rows);
-    part_rows_ = round_up(parts_of(g.x_channels, parts_of(kMostItems, parts_of(g.y_channels, part_channels_))), kWritten);
-  } else {
+  const bool data = p_.operation == Operation::backward_data, forward = p_.operation == Operation::conv_transpose;
+  const int64_t real = sizeof(Real), of_channel = positions_ * taps() * real;  // of columns
+  gathered_once_ = data && taps() < kManyTaps && g.groups * g.y_channels * of_channel <= kMostColumnBytes;
+  if (forward || gathered_once_) {
     part_channels_ = even(g.y_channels, std::max(least, parts_of(g.y_channels, kItems)), of_groups);
-    part_rows_ = even(g.x_channels, kDotItem, of_groups);
+    part_rows_ = even(g.x_channels, kDotted, of_groups);
+  } else {
+    const int64_t fit = std::max(kColumnBytes / of_channel, std::min(least, kMostColumnBytes / of_channel));
+    part_channels_ = even(g.y_channels, std::max<int64_t>(fit, 1), with_rows);
+    part_rows_ = round_up(parts_of(g.x_channels, parts_of(kMostItems, parts_of(g.y_channels, part_channels_))),
+                          data ? kDotRows : kWritten);
   }
   parts_ = parts_of(g.y_channels, part_channels_);
   row_parts_ = parts_of(g.x_channels, part_rows_);
 
-  const int64_t real = sizeof(Real);
-  const bool data = p_.operation == Operation::backward_data, forward = p_.operation == Operation::conv_transpose;
   x_part_ = layout_.shared(data ? 0 : g.groups * x_of_group() * real);
-  all_columns_part_ = layout_.shared(data ? g.groups * positions_ * all_columns_pitch() * real : 0);
-  columns_part_ = layout_.per_thread(data ? 0 : positions_ * columns_pitch() * real);
+  all_columns_part_ = layout_.shared(gathered_once_ ? g.groups * positions_ * all_columns_pitch() * real : 0);
+  sums_part_ = layout_.shared(data ? (gathered_once_ ? 1 : parts_) * sums_of_part() * real : 0);
+  columns_part_ = layout_.per_thread(gathered_once_ ? 0 : positions_ * columns_pitch() * real);
   y_part_ = layout_.per_thread(part_channels_ * y_positions_ * real);
-  stage_part_ = layout_.per_thread((forward ? kRows * kPiece : data ? kDotItem * kSlice : kWritten * kPiece) * real);
-  sums_part_ = layout_.per_thread(data ? part_rows_ * positions_ * real : 0);
+  stage_part_ = layout_.per_thread((forward ? kRows * kPiece : data ? kDotted * kSlice : kWritten * kPiece) * real);
   layout_.finish(threads);
 }
 
@@ -195,8 +206,9 @@ std::vector<Run> Native<Real>::runs(int64_t first, int64_t count, int64_t row_ch
 
 template <class Real>
 std::string Native<Real>::describe() const {
-  return std::to_string(positions_) + " positions, " +
-         std::to_string(p_.operation == Operation::backward_data ? part_rows_ : part_channels_) + " channels an item";
+  const auto text = [](int64_t v) { return std::to_string(v); };
+  return text(positions_) + " positions, " +
+         (gathered_once_ ? text(part_rows_) + " channels of x" : text(part_channels_) + " channels of y") + " an item";
 }
 
 // x[i][m] for conv_transpose, x[m][i] for backward_weights.
@@ -281,18 +293,35 @@ void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     return Range{index * size, std::min((index + 1) * size, all)};
   };
   if (p_.operation == Operation::backward_data) {
-    const int64_t pitch = all_columns_pitch();
-    Real* columns = layout_.at<Real>(workspace, all_columns_part_);
-    parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
-      const int64_t group = index / parts_;
-      const Range channels = part(index % parts_, part_channels_, g.y_channels);
-      gather_columns(buffers, group * g.y_channels + channels.begin, channels.size(),
-                     layout_.at<Real>(layout_.thread(workspace, thread), y_part_),
-                     columns + group * positions_ * pitch + channels.begin * (taps_inside_ ? taps() : 1), pitch, g.y_channels);
+    if (gathered_once_) {
+      parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
+        const Range channels = part(index % parts_, part_channels_, g.y_channels);
+        gather_columns(buffers, index / parts_ * g.y_channels + channels.begin, channels.size(),
+                       layout_.at<Real>(layout_.thread(workspace, thread), y_part_),
+                       all_columns(buffers, index / parts_) + channels.begin * (taps_inside_ ? taps() : 1), all_columns_pitch(),
+                       g.y_channels);
+      });
+      return parallel.for_each(g.groups * row_parts_, [&](int64_t index, int thread) {
+        const int64_t group = index / row_parts_;
+        const Range of_x = part(index % row_parts_, part_rows_, g.x_channels);
+        backward_data(buffers, group, {0, g.y_channels}, of_x, all_columns(buffers, group), all_columns_pitch(), 0,
+                      layout_.thread(workspace, thread));
+        store_x(buffers, group, of_x, 1);
+      });
+    }
+    parallel.for_each(g.groups * parts_ * row_parts_, [&](int64_t index, int thread) {
+      const int64_t y_part = index / row_parts_ % parts_, group = index / row_parts_ / parts_;
+      const Range channels = part(y_part, part_channels_, g.y_channels);
+      std::byte* scratch = layout_.thread(workspace, thread);
+      Real* columns = layout_.at<Real>(scratch, columns_part_);
+      gather_columns(buffers, group * g.y_channels + channels.begin, channels.size(), layout_.at<Real>(scratch, y_part_), columns,
+                     columns_pitch(), channels.size());
+      backward_data(buffers, group, channels, part(index % row_parts_, part_rows_, g.x_channels), columns, columns_pitch(),
+                    y_part, scratch);
     });
-    return parallel.for_each(g.groups * row_parts_, [&](int64_t index, int thread) {
-      backward_data(buffers, index / row_parts_, part(index % row_parts_, part_rows_, g.x_channels),
-                    layout_.thread(workspace, thread));
+    const int64_t chunks = parts_of(g.x_channels, kChannels);
+    return parallel.for_each(g.groups * chunks, [&](int64_t index, int) {
+      store_x(buffers, index / chunks, part(index % chunks, kChannels, g.x_channels), parts_);
     });
   }
   const int64_t chunks = parts_of(g.x_channels, kChannels);
@@ -369,57 +398,72 @@ void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, Range c
   store_y(y, buffers, first, count);
 }
 
+// What some channels of y, whose columns these are, contribute to some of x: sums[part][group][channel of x][m].
 template <class Real>
-void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const {
+void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns,
+                                 int64_t pitch, int64_t sums_part, std::byte* scratch) const {
   const Geometry& g = p_.geometry;
-  const int64_t pitch = all_columns_pitch(), rows = channels.size(), first = group * g.x_channels + channels.begin;
-  const Real* columns =
-      layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), all_columns_part_) + group * positions_ * pitch;
-  Real *sums = layout_.at<Real>(scratch, sums_part_), *stage = layout_.at<Real>(scratch, stage_part_);
-  std::fill_n(sums, rows * positions_, Real(0));
-  for (const Run& run : runs(0, g.y_channels, g.y_channels, false))
-    for (int64_t n = 0; n < run.length; n += kSlice) {
-      const int64_t length = std::min(kSlice, run.length - n);
-      for (int64_t r = 0; !in_place_ && r < rows; ++r)
-        tiles_->widen(p_.type, element(buffers.w, p_.type, (first + r) * p_.w.outer + run.weights + n), stage + r * kSlice,
-                      length);
-      const Real* w = in_place_ ? static_cast<const Real*>(buffers.w) + first * p_.w.outer + run.weights + n : stage;
-      const int64_t w_pitch = in_place_ ? p_.w.outer : kSlice;
-      const int64_t most = tiles_->max_dot_taps[kDotRows];
-      for (int64_t m = 0; m < positions_; m += most) {
-        const int64_t count = std::min(most, positions_ - m);
-        int64_t offsets[kDotTaps];
-        for (int64_t t = 0; t < count; ++t) offsets[t] = t * pitch;
-        const int64_t height = even_part(rows, kDotRows);
-        for (int64_t r = 0; r < rows; r += height) {
-          const OuterRun<Real> piece{w + r * w_pitch, columns + m * pitch + run.columns + n, length};
-          tiles_->dot[std::min(height, rows - r)][count]({&piece, 1, 0, w_pitch, offsets, sums + r * positions_ + m, positions_});
+  Real* stage = layout_.at<Real>(scratch, stage_part_);
+  Real* sums = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), sums_part_) + sums_part * sums_of_part() +
+               (group * g.x_channels + of_x.begin) * positions_;
+  std::fill_n(sums, of_x.size() * positions_, Real(0));
+  const int64_t most = tiles_->max_dot_taps[kDotRows], end = group * g.x_channels + of_x.end;
+  for (int64_t first = group * g.x_channels + of_x.begin; first < end; first += kDotted) {
+    const int64_t rows = std::min(kDotted, end - first), height = even_part(rows, kDotRows);
+    for (const Run& run : runs(channels.begin, channels.size(), channels.size(), false))
+      for (int64_t n = 0; n < run.length; n += kSlice) {
+        const int64_t length = std::min(kSlice, run.length - n), from = first * p_.w.outer + run.weights + n;
+        for (int64_t r = 0; !in_place_ && r < rows; ++r)
+          tiles_->widen(p_.type, element(buffers.w, p_.type, from + r * p_.w.outer), stage + r * kSlice, length);
+        const Real* w = in_place_ ? static_cast<const Real*>(buffers.w) + from : stage;
+        const int64_t w_pitch = in_place_ ? p_.w.outer : kSlice;
+        for (int64_t m = 0; m < positions_; m += most) {
+          const int64_t together = std::min(most, positions_ - m);
+          int64_t offsets[kDotTaps];
+          for (int64_t t = 0; t < together; ++t) offsets[t] = t * pitch;
+          for (int64_t r = 0; r < rows; r += height) {
+            const OuterRun<Real> piece{w + r * w_pitch, columns + m * pitch + run.columns + n, length};
+            tiles_->dot[std::min(height, rows - r)][together](
+                {&piece, 1, 0, w_pitch, offsets, sums + r * positions_ + m, positions_});
+          }
         }
       }
-    }
-  visit(p_.type, [&](auto scalar) {
-    using Stored = decltype(scalar);
+    // An infinity or NaN among the weights may have met the zero of a position that does not read it.
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t m = 0; m < positions_; ++m) {
-        Real sum = sums[r * positions_ + m];
-        // An infinity or NaN among the weights may have met the zero of a position that does not read it.
-        if (!std::isfinite(sum)) sum = sum_exactly(buffers, columns + m * pitch, m, first + r);
-        narrow(decltype(widen(scalar))(sum), static_cast<Stored*>(buffers.x)[x_offset_[size_t(m)] + (first + r) * p_.x.channel]);
-      }
-  });
+      for (int64_t m = 0; m < positions_; ++m)
+        if (Real& sum = sums[r * positions_ + m]; !std::isfinite(sum))
+          sum = sum_exactly(buffers, columns + m * pitch, m, first + r, channels);
+    sums += rows * positions_;
+  }
 }
 
-// x[m][channel] from what position m reaches and nothing else.
+// What x[m][row of weights] gets from some channels of y: what position m reaches and nothing else.
 template <class Real>
-Real Native<Real>::sum_exactly(const Buffers& buffers, const Real* columns, int64_t m, int64_t channel) const {
-  const int64_t channels = p_.geometry.y_channels;
+Real Native<Real>::sum_exactly(const Buffers& buffers, const Real* columns, int64_t m, int64_t row, Range channels) const {
   Real sum = 0;
   for (const Link& link : links_)
     for (int64_t k = link.tap; link.m == m && k < link.tap + link.count; ++k)
-      for (int64_t c = 0; c < channels; ++c)
-        sum += read<Real>(buffers.w, p_.type, channel * p_.w.outer + c * p_.w.channel + tap_offset_[size_t(k)]) *
-               columns[taps_inside_ ? c * taps() + k : k * channels + c];
+      for (int64_t c = 0; c < channels.size(); ++c)
+        sum += read<Real>(buffers.w, p_.type, row * p_.w.outer + (channels.begin + c) * p_.w.channel + tap_offset_[size_t(k)]) *
+               columns[taps_inside_ ? c * taps() + k : k * channels.size() + c];
   return sum;
+}
+
+// x[m][i] = the sums of all parts.
+template <class Real>
+void Native<Real>::store_x(const Buffers& buffers, int64_t group, Range channels, int64_t parts) const {
+  Real* sums = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), sums_part_);
+  const int64_t first = group * p_.geometry.x_channels + channels.begin, count = channels.size() * positions_;
+  Real* all = sums + first * positions_;
+  for (int64_t part = 1; part < parts; ++part)
+    for (int64_t j = 0; j < count; ++j) all[j] += all[part * sums_of_part() + j];
+  visit(p_.type, [&](auto scalar) {
+    using Stored = decltype(scalar);
+    auto* to = static_cast<Stored*>(buffers.x) + first * p_.x.channel;
+    for (int64_t m = 0; m < positions_; ++m)
+      for (int64_t r = 0; r < channels.size(); ++r)
+        narrow(decltype(widen(scalar))(all[r * positions_ + m]), to[x_offset_[size_t(m)] + r * p_.x.channel]);
+  });
 }
 
 template <class Real>
@@ -478,7 +522,8 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const int64_t positions = g.batch * g.x_positions();
   if (positions > kMaxLinks / g.w_positions() || g.batch * g.y_positions() > kMaxResults) return nullptr;
   int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
-  if (bytes_of(p.type) > 2 && g.w_size() * bytes_of(p.type) >= kLargeWeights)
+  const int64_t run = p.w.channel == 1 ? g.y_channels : g.y_channels * g.w_positions();  // side by side in a row of weights
+  if (bytes_of(p.type) > 2 && g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun)
     most =
         p.operation == Operation::backward_weights && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
   if (!request.by_name && (p.prepacked || positions > most || g.w_size() < kMinWeights * g.groups)) return nullptr;
