@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // All three operations where there are few positions of x (the 1x1 bottleneck of a U-Net, the first layers of a generator or of a
 // vocoder): weights are read, or written, once and in the order in which they lie in memory, as packing them would cost more than
-// it gains. With
-//   columns[m][(c, k)] = y at the output position that position m of x reaches through tap k, channel c
-// the operations are products of x[m][i] and weights[i][(c, k)], whose rows are contiguous:
+// it gains. With columns of y in their order (columns.h) the operations are products of x[m][i] and weights[i][(c, k)], whose
+// rows are contiguous:
 //   conv_transpose    columns[m] = sum over i of x[m][i] * weights[i], added into y (col2im)
 //   backward_data     x[m][i] = columns[m] . weights[i], with columns taken from y (im2col)
 //   backward_weights  weights[i] = sum over m of x[m][i] * columns[m]
@@ -13,6 +12,7 @@
 #include <cmath>
 #include <vector>
 
+#include "csrc/cpu/columns.h"
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
@@ -40,21 +40,6 @@ constexpr int64_t kColumnBytes = 128 << 10, kMostColumnBytes = 4 << 20, kMostIte
 // Rows of weights at a time: of backward_data, with elements of them, and of backward_weights.
 constexpr int64_t kDotted = 32, kSlice = 1024, kWritten = 24;
 
-// A contiguous piece of a row of weights, and of a row of columns.
-struct Run {
-  int64_t weights, columns, length;
-};
-
-// Position m of x reaches position y, both counted through all samples, through a tap, and the next `count` through the next.
-struct Link {
-  int64_t m, tap, y, count;
-};
-
-template <class Real>
-Real read(const void* base, Type type, int64_t index) {
-  return visit(type, [&](auto scalar) { return Real(widen(static_cast<const decltype(scalar)*>(base)[index])); });
-}
-
 template <class Real>
 class Native final : public Plan {
  public:
@@ -64,23 +49,12 @@ class Native final : public Plan {
   void run(const Buffers& buffers, const Parallel& parallel) const override;
 
  private:
-  void link();
-  std::vector<Run> runs(int64_t first, int64_t count, int64_t row_channels, bool all_taps) const;
   void load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const;
-  template <class Move>
-  void for_each_line(int64_t channel, Move move) const;
-  void load_y(const Buffers& buffers, int64_t channel, int64_t count, Real* y) const;
-  void store_y(const Real* y, const Buffers& buffers, int64_t channel, int64_t count) const;
-  template <class Y, class Columns, class Move>
-  void for_each_link(Y* y, int64_t count, Columns* columns, int64_t pitch, int64_t row_channels, Move move) const;
-  void gather_columns(const Buffers& buffers, int64_t channel, int64_t count, Real* y, Real* columns, int64_t pitch,
-                      int64_t row_channels) const;
   void conv_transpose(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const;
   void backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns, int64_t pitch,
                      int64_t sums_part, std::byte* scratch) const;
   void store_x(const Buffers& buffers, int64_t group, Range channels, int64_t parts) const;
   void backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const;
-  Real sum_exactly(const Buffers& buffers, const Real* columns, int64_t m, int64_t row, Range channels) const;
   void product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out, int64_t out_pitch,
                int64_t columns, bool add) const;
 
@@ -102,16 +76,12 @@ class Native final : public Plan {
 
   Problem p_;
   const Tiles<Real>* tiles_;
-  int64_t positions_, length_;       // rows of x; elements of a row of weights
-  bool in_place_;                    // weights are of the type that is computed in
-  bool taps_inside_;                 // the taps of an output channel lie together, else the channels of a tap
-  bool gathered_once_;               // columns, by backward_data; else by each item those of its channels of y
-  int64_t part_channels_, parts_;    // of y, brought in order together
-  int64_t part_rows_, row_parts_;    // of weights, of an item of a gradient
-  int64_t y_positions_, line_;       // of all samples; positions of a sample that follow each other evenly
-  std::vector<int64_t> tap_offset_;  // in a row of weights
-  std::vector<int64_t> reached_;     // taps with a link
-  std::vector<Link> links_;
+  Columns<Real> columns_;
+  int64_t positions_, length_;     // rows of x; elements of a row of weights
+  bool in_place_;                  // weights are of the type that is computed in
+  bool gathered_once_;             // columns, by backward_data; else by each item those of its channels of y
+  int64_t part_channels_, parts_;  // of y, brought in order together
+  int64_t part_rows_, row_parts_;  // of weights, of an item of a gradient
   std::vector<int64_t> x_offset_;  // of a position, in elements
   Layout layout_;
   Layout::Part x_part_, all_columns_part_, columns_part_, y_part_, stage_part_, sums_part_;
@@ -121,14 +91,17 @@ template <class Real>
 Native<Real>::Native(const Problem& problem, Isa isa, int threads)
     : p_(problem),
       tiles_(&tiles<Real>(isa)),
-      positions_(p_.geometry.batch * p_.geometry.x_positions()),
+      columns_(p_, *tiles_),
+      positions_(columns_.positions()),
       length_(p_.geometry.y_channels * p_.geometry.w_positions()),
-      in_place_(bytes_of(p_.type) == int64_t(sizeof(Real))),
-      taps_inside_(p_.w.channel != 1),
-      y_positions_(p_.geometry.batch * p_.geometry.y_positions()) {
+      in_place_(bytes_of(p_.type) == int64_t(sizeof(Real))) {
   const Geometry& g = p_.geometry;
-  link();
-  const int64_t least = parts_of(kRunBytes, bytes_of(p_.type) * (taps_inside_ ? taps() : 1));
+  for (int64_t m = 0; m < positions_; ++m) {
+    int64_t rest = m, offset = 0;
+    for (int a = kAxes - 1; a >= 0; rest /= g.axis[a--].x) offset += rest % g.axis[a].x * p_.x.axis[a];
+    x_offset_.push_back(offset + rest * p_.x.outer);
+  }
+  const int64_t least = parts_of(kRunBytes, bytes_of(p_.type) * (columns_.taps_inside() ? taps() : 1));
   // The largest parts of at most `most` that threads share evenly.
   const double flops = 2.0 * double(g.x_size()) * double(length_);
   const auto even = [&](int64_t channels, int64_t most, auto items) {
@@ -157,51 +130,9 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   all_columns_part_ = layout_.shared(gathered_once_ ? g.groups * positions_ * all_columns_pitch() * real : 0);
   sums_part_ = layout_.shared(data ? (gathered_once_ ? 1 : parts_) * sums_of_part() * real : 0);
   columns_part_ = layout_.per_thread(gathered_once_ ? 0 : positions_ * columns_pitch() * real);
-  y_part_ = layout_.per_thread(part_channels_ * y_positions_ * real);
+  y_part_ = layout_.per_thread(part_channels_ * columns_.y_positions() * real);
   stage_part_ = layout_.per_thread((forward ? kRows * kPiece : data ? kDotted * kSlice : kWritten * kPiece) * real);
   layout_.finish(threads);
-}
-
-template <class Real>
-void Native<Real>::link() {
-  const Geometry& g = p_.geometry;
-  const Axis* axis = g.axis;
-  reached_.resize(size_t(taps()));
-  for (int64_t k = 0; k < taps(); ++k)
-    tap_offset_.push_back(k / (axis[1].w * axis[2].w) * p_.w.axis[0] + k / axis[2].w % axis[1].w * p_.w.axis[1] +
-                          k % axis[2].w * p_.w.axis[2]);
-  for (int64_t m = 0; m < positions_; ++m) {
-    int64_t i[kAxes], rest = m, offset = 0;
-    for (int a = kAxes - 1; a >= 0; rest /= axis[a--].x) i[a] = rest % axis[a].x, offset += i[a] * p_.x.axis[a];
-    x_offset_.push_back(offset + rest * p_.x.outer);
-    for (int64_t k = 0; k < taps(); ++k) {
-      const int64_t k2 = k % axis[2].w;
-      const int64_t o0 = axis[0].reach(i[0], k / (axis[1].w * axis[2].w)), o1 = axis[1].reach(i[1], k / axis[2].w % axis[1].w);
-      const int64_t o2 = axis[2].reach(i[2], k2);
-      if (o0 < 0 || o0 >= axis[0].y || o1 < 0 || o1 >= axis[1].y || o2 < 0 || o2 >= axis[2].y) continue;
-      reached_[size_t(k)] = true;
-      const int64_t y = ((rest * axis[0].y + o0) * axis[1].y + o1) * axis[2].y + o2;
-      Link* last = links_.empty() ? nullptr : &links_.back();
-      if (k2 > 0 && last && last->m == m && last->tap + last->count == k && last->y + last->count == y) {
-        ++last->count;
-      } else {
-        links_.push_back({m, k, y, 1});
-      }
-    }
-  }
-  line_ = axis[2].y;
-  for (int a = 1; a >= 0 && p_.y.axis[a] == line_ * p_.y.axis[2]; --a) line_ *= axis[a].y;
-}
-
-// What a row of weights holds of some output channels, of all taps or of those that reach a position; a row of columns has that
-// of `row_channels`, of which these are the first.
-template <class Real>
-std::vector<Run> Native<Real>::runs(int64_t first, int64_t count, int64_t row_channels, bool all_taps) const {
-  if (taps_inside_) return {{first * p_.w.channel, 0, count * p_.w.channel}};
-  std::vector<Run> runs;
-  for (size_t k = 0; k < reached_.size(); ++k)
-    if (all_taps || reached_[k]) runs.push_back({tap_offset_[k] + first, int64_t(k) * row_channels, count});
-  return runs;
 }
 
 template <class Real>
@@ -223,68 +154,6 @@ void Native<Real>::load_x(const Buffers& buffers, int64_t group, Range channels,
   });
 }
 
-// Calls move(where a line of y begins, in elements, its position).
-template <class Real>
-template <class Move>
-void Native<Real>::for_each_line(int64_t channel, Move move) const {
-  const Geometry& g = p_.geometry;
-  for (int64_t n = 0; n < g.batch; ++n)
-    for (int64_t p = 0; p < g.y_positions(); p += line_) {
-      const int64_t o1 = p / g.axis[2].y % g.axis[1].y, o0 = p / (g.axis[2].y * g.axis[1].y);
-      move(n * p_.y.outer + channel * p_.y.channel + o0 * p_.y.axis[0] + o1 * p_.y.axis[1], n * g.y_positions() + p);
-    }
-}
-
-// Some channels of y of all samples, y[c][position] where taps lie inside, else y[position][c].
-template <class Real>
-void Native<Real>::load_y(const Buffers& buffers, int64_t channel, int64_t count, Real* y) const {
-  for_each_line(channel, [&](int64_t offset, int64_t position) {
-    const void* from = element(buffers.y, p_.type, offset);
-    if (taps_inside_) {
-      load_planes(*tiles_, p_.type, from, p_.y.axis[2], line_, p_.y.channel, count, y + position, y_positions_);
-    } else {
-      load_box(*tiles_, p_.type, from, Box{{1, 1, line_}, {0, 0, p_.y.axis[2]}, count, p_.y.channel}, y + position * count,
-               count);
-    }
-  });
-}
-
-template <class Real>
-void Native<Real>::store_y(const Real* y, const Buffers& buffers, int64_t channel, int64_t count) const {
-  for_each_line(channel, [&](int64_t offset, int64_t position) {
-    void* to = element(buffers.y, p_.type, offset);
-    if (taps_inside_) {
-      store_planes(*tiles_, p_.type, y + position, y_positions_, to, p_.y.axis[2], line_, p_.y.channel, count);
-    } else {
-      store_box(*tiles_, p_.type, y + position * count, count, to, Box{{1, 1, line_}, {0, 0, p_.y.axis[2]}, count, p_.y.channel});
-    }
-  });
-}
-
-// Calls move(y, columns, how many elements) for what y and columns share; y as load_y brings it.
-template <class Real>
-template <class Y, class Columns, class Move>
-void Native<Real>::for_each_link(Y* y, int64_t count, Columns* columns, int64_t pitch, int64_t row_channels, Move move) const {
-  for (const Link& link : links_) {
-    Columns* row = columns + link.m * pitch;
-    if (taps_inside_) {
-      for (int64_t c = 0; c < count; ++c) move(y + c * y_positions_ + link.y, row + c * taps() + link.tap, link.count);
-    } else {
-      for (int64_t j = 0; j < link.count; ++j) move(y + (link.y + j) * count, row + (link.tap + j) * row_channels, count);
-    }
-  }
-}
-
-template <class Real>
-void Native<Real>::gather_columns(const Buffers& buffers, int64_t channel, int64_t count, Real* y, Real* columns, int64_t pitch,
-                                  int64_t row_channels) const {
-  load_y(buffers, channel, count, y);
-  for (int64_t m = 0; m < positions_; ++m)
-    for (const Run& run : runs(0, count, row_channels, true)) std::fill_n(columns + m * pitch + run.columns, run.length, Real(0));
-  for_each_link(y, count, columns, pitch, row_channels,
-                [](const Real* from, Real* to, int64_t length) { std::copy_n(from, length, to); });
-}
-
 template <class Real>
 void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
@@ -296,10 +165,10 @@ void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     if (gathered_once_) {
       parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
         const Range channels = part(index % parts_, part_channels_, g.y_channels);
-        gather_columns(buffers, index / parts_ * g.y_channels + channels.begin, channels.size(),
-                       layout_.at<Real>(layout_.thread(workspace, thread), y_part_),
-                       all_columns(buffers, index / parts_) + channels.begin * (taps_inside_ ? taps() : 1), all_columns_pitch(),
-                       g.y_channels);
+        columns_.load(buffers.y, index / parts_ * g.y_channels + channels.begin, channels.size(),
+                      layout_.at<Real>(layout_.thread(workspace, thread), y_part_),
+                      all_columns(buffers, index / parts_) + channels.begin * (columns_.taps_inside() ? taps() : 1),
+                      all_columns_pitch(), g.y_channels);
       });
       return parallel.for_each(g.groups * row_parts_, [&](int64_t index, int thread) {
         const int64_t group = index / row_parts_;
@@ -314,8 +183,8 @@ void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
       const Range channels = part(y_part, part_channels_, g.y_channels);
       std::byte* scratch = layout_.thread(workspace, thread);
       Real* columns = layout_.at<Real>(scratch, columns_part_);
-      gather_columns(buffers, group * g.y_channels + channels.begin, channels.size(), layout_.at<Real>(scratch, y_part_), columns,
-                     columns_pitch(), channels.size());
+      columns_.load(buffers.y, group * g.y_channels + channels.begin, channels.size(), layout_.at<Real>(scratch, y_part_),
+                    columns, columns_pitch(), channels.size());
       backward_data(buffers, group, channels, part(index % row_parts_, part_rows_, g.x_channels), columns, columns_pitch(),
                     y_part, scratch);
     });
@@ -367,7 +236,7 @@ void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, Range c
   const bool copied = !in_place_ || positions_ > kShared;
   const int64_t most_rows = positions_ > kShared ? kRows : kRowsOfFew, whole = kPiece / width() * width();
   const int64_t strip = positions_ > kShared ? width() : whole;
-  const auto of_row = runs(channels.begin, count, count, false);
+  const auto of_row = columns_.runs(channels.begin, count, count, false);
   for (int64_t i = 0; i < g.x_channels; i += most_rows) {
     const int64_t rows = std::min(most_rows, g.x_channels - i), row = (group * g.x_channels + i) * p_.w.outer;
     for (const Run& run : of_row)
@@ -386,16 +255,8 @@ void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, Range c
         }
       }
   }
-  Real* y = layout_.at<Real>(scratch, y_part_);
-  const int64_t first = group * g.y_channels + channels.begin;
-  for (int64_t c = 0; c < count; ++c) {
-    const Real bias = buffers.bias ? read<Real>(buffers.bias, p_.type, first + c) : Real(0);
-    for (int64_t p = 0; p < y_positions_; ++p) y[taps_inside_ ? c * y_positions_ + p : p * count + c] = bias;
-  }
-  for_each_link(y, count, columns, pitch, count, [](Real* to, const Real* from, int64_t length) {
-    for (int64_t e = 0; e < length; ++e) to[e] += from[e];
-  });
-  store_y(y, buffers, first, count);
+  columns_.store(columns, pitch, buffers.bias, group * g.y_channels + channels.begin, count, layout_.at<Real>(scratch, y_part_),
+                 buffers.y);
 }
 
 // What some channels of y, whose columns these are, contribute to some of x: sums[part][group][channel of x][m].
@@ -410,7 +271,7 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range ch
   const int64_t most = tiles_->max_dot_taps[kDotRows], end = group * g.x_channels + of_x.end;
   for (int64_t first = group * g.x_channels + of_x.begin; first < end; first += kDotted) {
     const int64_t rows = std::min(kDotted, end - first), height = even_part(rows, kDotRows);
-    for (const Run& run : runs(channels.begin, channels.size(), channels.size(), false))
+    for (const Run& run : columns_.runs(channels.begin, channels.size(), channels.size(), false))
       for (int64_t n = 0; n < run.length; n += kSlice) {
         const int64_t length = std::min(kSlice, run.length - n), from = first * p_.w.outer + run.weights + n;
         for (int64_t r = 0; !in_place_ && r < rows; ++r)
@@ -432,21 +293,9 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range ch
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t m = 0; m < positions_; ++m)
         if (Real& sum = sums[r * positions_ + m]; !std::isfinite(sum))
-          sum = sum_exactly(buffers, columns + m * pitch, m, first + r, channels);
+          sum = columns_.product(buffers.w, first + r, channels, columns + m * pitch, m);
     sums += rows * positions_;
   }
-}
-
-// What x[m][row of weights] gets from some channels of y: what position m reaches and nothing else.
-template <class Real>
-Real Native<Real>::sum_exactly(const Buffers& buffers, const Real* columns, int64_t m, int64_t row, Range channels) const {
-  Real sum = 0;
-  for (const Link& link : links_)
-    for (int64_t k = link.tap; link.m == m && k < link.tap + link.count; ++k)
-      for (int64_t c = 0; c < channels.size(); ++c)
-        sum += read<Real>(buffers.w, p_.type, row * p_.w.outer + (channels.begin + c) * p_.w.channel + tap_offset_[size_t(k)]) *
-               columns[taps_inside_ ? c * taps() + k : k * channels.size() + c];
-  return sum;
 }
 
 // x[m][i] = the sums of all parts.
@@ -472,9 +321,9 @@ void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, Range
   const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * x_of_group();
   Real *columns = layout_.at<Real>(scratch, columns_part_), *y = layout_.at<Real>(scratch, y_part_);
   Real* stage = layout_.at<Real>(scratch, stage_part_);
-  const int64_t count = channels.size(), pitch = columns_pitch(), first = group * g.y_channels + channels.begin;
-  gather_columns(buffers, first, count, y, columns, pitch, count);
-  const auto of_row = runs(channels.begin, count, count, true);
+  const int64_t count = channels.size(), pitch = columns_pitch();
+  columns_.load(buffers.y, group * g.y_channels + channels.begin, count, y, columns, pitch, count);
+  const auto of_row = columns_.runs(channels.begin, count, count, true);
   const auto at = [&](int64_t i, const Run& run) {
     return element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights);
   };
@@ -498,7 +347,7 @@ void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, Range
     for (int64_t m = 0; m < positions_; ++m) finite = finite && std::isfinite(x[m * x_pitch() + i]);
     if (finite) continue;
     sums.assign(size_t(count * taps()), Real(0));
-    for_each_link(y, count, columns, pitch, count, [&](const Real* from, const Real* to, int64_t length) {
+    columns_.for_each_link(y, count, columns, pitch, count, [&](const Real* from, const Real* to, int64_t length) {
       const int64_t m = (to - columns) / pitch, column = (to - columns) % pitch;
       for (int64_t e = 0; e < length; ++e) sums[size_t(column + e)] += x[m * x_pitch() + i] * from[e];
     });

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// y as the matrix that weights are multiplied with where they lie: with
+//   columns[m][(c, k)] = y at the output position that position m of x reaches through tap k, channel c
+// (zero where that is outside), a row has the order of a row of weights: all taps of a channel, or all channels of a tap.
+#pragma once
+#include <vector>
+
+#include "csrc/core/geometry.h"
+#include "csrc/cpu/rounding.h"
+#include "csrc/cpu/tiles.h"
+
+namespace torch_ext::cpu {
+
+// A contiguous piece of a row of weights, and of a row of columns.
+struct Run {
+  int64_t weights, columns, length;
+};
+
+template <class Real>
+class Columns {
+ public:
+  Columns(const Problem& problem, const Tiles<Real>& tiles);
+
+  int64_t positions() const { return positions_; }      // of x, of all samples
+  int64_t y_positions() const { return y_positions_; }  // what `y` below holds of a channel
+  bool taps_inside() const { return taps_inside_; }     // the taps of an output channel lie together, else the channels of a tap
+
+  // What a row of weights holds of some output channels, of all taps or of those that reach a position; a row of columns has that
+  // of `row_channels`, of which these are the first.
+  std::vector<Run> runs(int64_t first, int64_t count, int64_t row_channels, bool all_taps) const;
+  // Columns of `count` channels of y from this one on (im2col), by way of `y`.
+  void load(const void* tensor, int64_t channel, int64_t count, Real* y, Real* columns, int64_t pitch,
+            int64_t row_channels) const;
+  // y of those channels is the bias, where there is one, and the sums of columns (col2im).
+  void store(const Real* columns, int64_t pitch, const void* bias, int64_t channel, int64_t count, Real* y, void* tensor) const;
+  // The product of a row of weights and of some channels of row m of columns, without what m does not reach.
+  Real product(const void* weights, int64_t row, Range channels, const Real* columns_of_m, int64_t m) const;
+  // Calls move(y, columns, how many elements) for what `y` of some channels and their columns share.
+  template <class Y, class C, class Move>
+  void for_each_link(Y* y, int64_t count, C* columns, int64_t pitch, int64_t row_channels, Move move) const {
+    for (const Link& link : links_) {
+      C* row = columns + link.m * pitch;
+      if (taps_inside_) {
+        for (int64_t c = 0; c < count; ++c) move(y + c * y_positions_ + link.y, row + c * taps() + link.tap, link.count);
+      } else {
+        for (int64_t j = 0; j < link.count; ++j) move(y + (link.y + j) * count, row + (link.tap + j) * row_channels, count);
+      }
+    }
+  }
+
+ private:
+  // Position m of x reaches position y, both counted through all samples, through a tap, and the next `count` through the next.
+  struct Link {
+    int64_t m, tap, y, count;
+  };
+  void link_taps(int64_t m);
+  int64_t taps() const { return p_.geometry.w_positions(); }
+  template <class Move>
+  void for_each_line(int64_t channel, Move move) const;
+
+  Problem p_;
+  const Tiles<Real>* tiles_;
+  int64_t positions_, y_positions_;
+  bool taps_inside_;
+  int64_t line_;                     // positions of a sample of y that follow each other evenly
+  std::vector<int64_t> tap_offset_;  // in a row of weights
+  std::vector<bool> reached_;        // taps with a link
+  std::vector<Link> links_;
+};
+
+}  // namespace torch_ext::cpu
