@@ -164,7 +164,7 @@ std::string stuck(const Machine& m) {
   for (int state = 0; state < 4; ++state) {
     const auto count =
         std::count_if(m.threads.begin(), m.threads.begin() + m.count, [&](const Thread& t) { return t.state == State(state); });
-    if (count) text += " " + std::to_string(count) + " threads " + names[state];
+    if (count) text.append(" ").append(std::to_string(count)).append(" threads ").append(names[state]);
   }
   return text;
 }
