@@ -27,12 +27,12 @@ constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kLargeWeights = 4 << 20, kManyTaps = 64;
 constexpr int64_t kLongRun = 256;       // of weights: many short runs in a row take longer than packing
 constexpr int64_t kTapsOfPanels = 256;  // beyond these, tiles of other kernels are so small that weights packed ahead do not pay
-constexpr int64_t kMinWeights = 16 << 10;     // below this packing costs nothing
-constexpr int64_t kMaxLinks = 64 << 10;       // pairs of a position and a tap
-constexpr int64_t kMaxResults = 64 << 10;     // positions of y
-constexpr int64_t kItems = 64, kTerms = 128;  // of a sum in a tile, for the accuracy of long sums
-constexpr int64_t kRunBytes = 2048;           // of a row of weights that an item reads, at least
-constexpr int64_t kChannels = 64;             // of x that are brought in order at a time
+constexpr int64_t kMinWeights = 16 << 10;  // below this packing costs nothing
+constexpr int64_t kMaxLinks = 64 << 10;    // pairs of a position and a tap
+constexpr int64_t kMaxResults = 64 << 10;  // positions of y
+constexpr int64_t kItems = 64;
+constexpr int64_t kRunBytes = 2048;  // of a row of weights that an item reads, at least
+constexpr int64_t kChannels = 64;    // of x that are brought in order at a time
 // conv_transpose: positions beyond which weights are copied; rows of them at a time beyond that, and up to it; elements of a row.
 constexpr int64_t kShared = 16, kRows = 64, kRowsOfFew = 16, kPiece = 512;
 // Gradients: columns of an item, and where these are too few to read or write weights in runs of kRunBytes; items that parts of
@@ -52,17 +52,15 @@ class Native final : public Plan {
  private:
   void load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const;
   void conv_transpose(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const;
-  void backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns, int64_t pitch,
-                     int64_t sums_part, std::byte* scratch) const;
-  void store_x(const Buffers& buffers, int64_t group, Range channels, int64_t parts) const;
+  void run_backward_data(const Buffers& buffers, const Parallel& parallel) const;
+  void backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns,
+                     std::byte* scratch) const;
+  void store_x(const Buffers& buffers, int64_t group, Range channels) const;
   void backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const;
   void product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out, int64_t out_pitch,
                int64_t columns, bool add) const;
 
-  Real* all_columns(const Buffers& buffers, int64_t group) const {
-    return layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), all_columns_part_) +
-           group * positions_ * all_columns_pitch();
-  }
+  static Range part(int64_t index, int64_t size, int64_t all) { return {index * size, std::min((index + 1) * size, all)}; }
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
   // Rows of so many elements start in different sets of the caches.
@@ -71,14 +69,14 @@ class Native final : public Plan {
   int64_t x_of_group() const {
     return (p_.operation == Operation::conv_transpose ? p_.geometry.x_channels : positions_) * x_pitch();
   }
-  int64_t columns_pitch() const { return apart(part_channels_ * taps()); }
-  int64_t all_columns_pitch() const { return apart(length_); }
+  int64_t columns_pitch() const { return apart((gathered_once_ ? p_.geometry.y_channels : part_channels_) * taps()); }
+  int64_t sums_parts() const { return gathered_once_ ? 1 : parts_; }
   int64_t sums_of_part() const { return p_.geometry.groups * p_.geometry.x_channels * positions_; }
 
   Problem p_;
   const Tiles<Real>* tiles_;
   Columns<Real> columns_;
-  int64_t positions_, length_;     // rows of x; elements of a row of weights
+  int64_t positions_;              // rows of x
   bool in_place_;                  // weights are of the type that is computed in
   bool gathered_once_;             // columns, by backward_data; else by each item those of its channels of y
   int64_t part_channels_, parts_;  // of y, brought in order together
@@ -94,7 +92,6 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
       tiles_(&tiles<Real>(isa)),
       columns_(p_, *tiles_),
       positions_(columns_.positions()),
-      length_(p_.geometry.y_channels * p_.geometry.w_positions()),
       in_place_(bytes_of(p_.type) == int64_t(sizeof(Real))) {
   const Geometry& g = p_.geometry;
   for (int64_t m = 0; m < positions_; ++m) {
@@ -104,7 +101,7 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   }
   const int64_t least = parts_of(kRunBytes, bytes_of(p_.type) * (columns_.taps_inside() ? taps() : 1));
   // The largest parts of at most `most` that threads share evenly.
-  const double flops = 2.0 * double(g.x_size()) * double(length_);
+  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * taps());
   const auto even = [&](int64_t channels, int64_t most, auto items) {
     for (int64_t part = std::min(most, channels); part > 0; --part)
       if (shared_evenly(items(parts_of(channels, part)), flops)) return even_part(channels, part);
@@ -128,8 +125,8 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   row_parts_ = parts_of(g.x_channels, part_rows_);
 
   x_part_ = layout_.shared(data ? 0 : g.groups * x_of_group() * real);
-  all_columns_part_ = layout_.shared(gathered_once_ ? g.groups * positions_ * all_columns_pitch() * real : 0);
-  sums_part_ = layout_.shared(data ? (gathered_once_ ? 1 : parts_) * sums_of_part() * real : 0);
+  all_columns_part_ = layout_.shared(gathered_once_ ? g.groups * positions_ * columns_pitch() * real : 0);
+  sums_part_ = layout_.shared(data ? sums_parts() * sums_of_part() * real : 0);
   columns_part_ = layout_.per_thread(gathered_once_ ? 0 : positions_ * columns_pitch() * real);
   y_part_ = layout_.per_thread(part_channels_ * columns_.y_positions() * real);
   stage_part_ = layout_.per_thread((forward ? kRows * kPiece : data ? kDotted * kSlice : kWritten * kPiece) * real);
@@ -157,43 +154,9 @@ void Native<Real>::load_x(const Buffers& buffers, int64_t group, Range channels,
 
 template <class Real>
 void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
+  if (p_.operation == Operation::backward_data) return run_backward_data(buffers, parallel);
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
-  const auto part = [](int64_t index, int64_t size, int64_t all) {
-    return Range{index * size, std::min((index + 1) * size, all)};
-  };
-  if (p_.operation == Operation::backward_data) {
-    if (gathered_once_) {
-      parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
-        const Range channels = part(index % parts_, part_channels_, g.y_channels);
-        columns_.load(buffers.y, index / parts_ * g.y_channels + channels.begin, channels.size(),
-                      layout_.at<Real>(layout_.thread(workspace, thread), y_part_),
-                      all_columns(buffers, index / parts_) + channels.begin * (columns_.taps_inside() ? taps() : 1),
-                      all_columns_pitch(), g.y_channels);
-      });
-      return parallel.for_each(g.groups * row_parts_, [&](int64_t index, int thread) {
-        const int64_t group = index / row_parts_;
-        const Range of_x = part(index % row_parts_, part_rows_, g.x_channels);
-        backward_data(buffers, group, {0, g.y_channels}, of_x, all_columns(buffers, group), all_columns_pitch(), 0,
-                      layout_.thread(workspace, thread));
-        store_x(buffers, group, of_x, 1);
-      });
-    }
-    parallel.for_each(g.groups * parts_ * row_parts_, [&](int64_t index, int thread) {
-      const int64_t y_part = index / row_parts_ % parts_, group = index / row_parts_ / parts_;
-      const Range channels = part(y_part, part_channels_, g.y_channels);
-      std::byte* scratch = layout_.thread(workspace, thread);
-      Real* columns = layout_.at<Real>(scratch, columns_part_);
-      columns_.load(buffers.y, group * g.y_channels + channels.begin, channels.size(), layout_.at<Real>(scratch, y_part_),
-                    columns, columns_pitch(), channels.size());
-      backward_data(buffers, group, channels, part(index % row_parts_, part_rows_, g.x_channels), columns, columns_pitch(),
-                    y_part, scratch);
-    });
-    const int64_t chunks = parts_of(g.x_channels, kChannels);
-    return parallel.for_each(g.groups * chunks, [&](int64_t index, int) {
-      store_x(buffers, index / chunks, part(index % chunks, kChannels, g.x_channels), parts_);
-    });
-  }
   const int64_t chunks = parts_of(g.x_channels, kChannels);
   parallel.for_each(g.groups * chunks, [&](int64_t index, int) {
     load_x(buffers, index / chunks, part(index % chunks, kChannels, g.x_channels),
@@ -211,6 +174,42 @@ void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   });
 }
 
+template <class Real>
+void Native<Real>::run_backward_data(const Buffers& buffers, const Parallel& parallel) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Geometry& g = p_.geometry;
+  if (gathered_once_) {
+    Real* columns = layout_.at<Real>(workspace, all_columns_part_);
+    parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
+      const int64_t group = index / parts_;
+      const Range channels = part(index % parts_, part_channels_, g.y_channels);
+      columns_.load(buffers.y, group * g.y_channels + channels.begin, channels.size(),
+                    layout_.at<Real>(layout_.thread(workspace, thread), y_part_),
+                    columns + group * positions_ * columns_pitch() + channels.begin * (columns_.taps_inside() ? taps() : 1),
+                    columns_pitch(), g.y_channels);
+    });
+    return parallel.for_each(g.groups * row_parts_, [&](int64_t index, int thread) {
+      const int64_t group = index / row_parts_;
+      const Range of_x = part(index % row_parts_, part_rows_, g.x_channels);
+      backward_data(buffers, group, {0, g.y_channels}, of_x, columns + group * positions_ * columns_pitch(),
+                    layout_.thread(workspace, thread));
+      store_x(buffers, group, of_x);
+    });
+  }
+  parallel.for_each(g.groups * parts_ * row_parts_, [&](int64_t index, int thread) {
+    const int64_t group = index / row_parts_ / parts_;
+    const Range channels = part(index / row_parts_ % parts_, part_channels_, g.y_channels);
+    std::byte* scratch = layout_.thread(workspace, thread);
+    Real* columns = layout_.at<Real>(scratch, columns_part_);
+    columns_.load(buffers.y, group * g.y_channels + channels.begin, channels.size(), layout_.at<Real>(scratch, y_part_), columns,
+                  columns_pitch(), channels.size());
+    backward_data(buffers, group, channels, part(index % row_parts_, part_rows_, g.x_channels), columns, scratch);
+  });
+  const int64_t chunks = parts_of(g.x_channels, kChannels);
+  parallel.for_each(g.groups * chunks,
+                    [&](int64_t index, int) { store_x(buffers, index / chunks, part(index % chunks, kChannels, g.x_channels)); });
+}
+
 // out[r*out_pitch + n] (+)= sum over p < run.count of run.a[p*a_pitch + r] * run.b[p*b_pitch + n] for r < rows, n < columns, no
 // more than a tile has.
 template <class Real>
@@ -219,8 +218,8 @@ void Native<Real>::product(int64_t rows, const OuterRun<Real>& run, int64_t a_pi
   const int64_t vectors = parts_of(columns, tiles_->lanes), parts = parts_of(rows, tiles_->max_rows[vectors]);
   for (int64_t part = 0, r = 0; part < parts; ++part) {
     const int64_t height = (rows - r) / (parts - part);
-    for (int64_t p = 0; p < run.count; p += kTerms) {
-      const OuterRun<Real> some{run.a + p * a_pitch, run.b + p * b_pitch, std::min(kTerms, run.count - p)};
+    for (int64_t p = 0; p < run.count; p += kMaxTerms) {
+      const OuterRun<Real> some{run.a + p * a_pitch, run.b + p * b_pitch, std::min(kMaxTerms, run.count - p)};
       tiles_->outer[vectors][height]({&some, 1, r, 0, a_pitch, b_pitch, out + r * out_pitch, out_pitch, columns, add || p > 0});
     }
     r += height;
@@ -263,8 +262,9 @@ void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, Range c
 // What some channels of y, whose columns these are, contribute to some of x: sums[part][group][channel of x][m].
 template <class Real>
 void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns,
-                                 int64_t pitch, int64_t sums_part, std::byte* scratch) const {
+                                 std::byte* scratch) const {
   const Geometry& g = p_.geometry;
+  const int64_t pitch = columns_pitch(), sums_part = channels.begin / part_channels_;
   Real* stage = layout_.at<Real>(scratch, stage_part_);
   Real* sums = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), sums_part_) + sums_part * sums_of_part() +
                (group * g.x_channels + of_x.begin) * positions_;
@@ -301,18 +301,17 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range ch
 
 // x[m][i] = the sums of all parts.
 template <class Real>
-void Native<Real>::store_x(const Buffers& buffers, int64_t group, Range channels, int64_t parts) const {
-  Real* sums = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), sums_part_);
+void Native<Real>::store_x(const Buffers& buffers, int64_t group, Range channels) const {
   const int64_t first = group * p_.geometry.x_channels + channels.begin, count = channels.size() * positions_;
-  Real* all = sums + first * positions_;
-  for (int64_t part = 1; part < parts; ++part)
-    for (int64_t j = 0; j < count; ++j) all[j] += all[part * sums_of_part() + j];
+  Real* sums = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), sums_part_) + first * positions_;
+  for (int64_t other = 1; other < sums_parts(); ++other)
+    for (int64_t j = 0; j < count; ++j) sums[j] += sums[other * sums_of_part() + j];
   visit(p_.type, [&](auto scalar) {
     using Stored = decltype(scalar);
     auto* to = static_cast<Stored*>(buffers.x) + first * p_.x.channel;
     for (int64_t m = 0; m < positions_; ++m)
       for (int64_t r = 0; r < channels.size(); ++r)
-        narrow(decltype(widen(scalar))(all[r * positions_ + m]), to[x_offset_[size_t(m)] + r * p_.x.channel]);
+        narrow(decltype(widen(scalar))(sums[r * positions_ + m]), to[x_offset_[size_t(m)] + r * p_.x.channel]);
   });
 }
 

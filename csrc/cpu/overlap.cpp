@@ -23,7 +23,6 @@ namespace {
 constexpr int64_t kLinesBytes = 48 << 10;  // of a product: read at once by the overlap-add
 constexpr int64_t kBoxBytes = 256 << 10;   // of the input of a block, and of its results, where they are not used in place
 constexpr int64_t kSmallPlane = 16 << 10;  // bytes of a channel of the input
-constexpr int64_t kMaxTerms = 128;         // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kLeastLine = 128;        // cells of the innermost axis, of a part of a line
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;

@@ -8,7 +8,6 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kMaxTerms = 128;  // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kFewChannels = 16;
 constexpr int64_t kDepthBytes = 32 << 10;  // of a panel that stays in L1 while the tiles of a block pass over it
 constexpr int64_t kLongTerms = 1024;       // where tiles read panels from L2 as fast, and sums are rounded to 16 bits

@@ -14,7 +14,8 @@ inline constexpr int kMaxVectors = 4;  // vectors of a tile's row
 inline constexpr int kMaxRows = 32;    // rows of a tile
 
 // Tiles sum from zero and add to init, or to what `out` holds, in the end: the shorter the sums, the smaller their rounding
-// errors, so long ones are made of several calls.
+// errors, so long ones are made of several calls, of so many terms each.
+inline constexpr int64_t kMaxTerms = 128;
 
 // A gather tile: out[m][n] = init[n] + sum over t < taps, c < depth of rows[t][m][first + c] * panels[t][(first + c)*width + n]
 // for m < rows of the tile and n < columns <= width = vectors * lanes. A null `init` stands for what `out` holds.

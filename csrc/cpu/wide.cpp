@@ -17,7 +17,6 @@ namespace torch_ext::cpu {
 namespace {
 
 constexpr int64_t kBoxBytes = 192 << 10;  // of the planes of a block, and of its results: each well inside L2
-constexpr int64_t kMaxTerms = 128;        // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kMinCells = 64;
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;

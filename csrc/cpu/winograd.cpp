@@ -27,11 +27,10 @@ namespace {
 
 constexpr int64_t kInputBytes = 512 << 10;        // transformed input of a block: half of L2
 constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the weights' trip into L1 is amortised
-constexpr int64_t kMaxTerms = 128;                // that a tile sums at a time, for the accuracy of long sums
 constexpr int64_t kDepthBytes = 32 << 10;         // of a panel that stays in L1 while tiles pass over it
 constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block: some register tiles of products; with larger inputs to transform
-// Of a call: fewer tiles leave threads idle; fewer results of a phase than these do not pay for transforming the weights as well
-// (where memory is slow, 1024 results take up to twice the time of the other kernels).
+// Of a call, with weights packed ahead; and results of a phase for which transforming the weights pays, too: where memory is
+// slow, 1024 take up to twice the time of the other kernels.
 constexpr int64_t kLeastTiles = 64, kLeastResults = 2048;
 // Below these channels, the transforms cost more than the products save: for one axis, for several.
 constexpr int64_t kMinDepth[] = {128, 64}, kMinColumns[] = {128, 32};
@@ -205,7 +204,7 @@ bool Winograd::pays() const {
   double taps = 1;
   for (const WinogradAxis& a : axis_) taps *= a.transformed ? 2 : 1;
   const double saved = taps * double(results_) / double(points_) / waste;
-  return saved >= 1.25 && tiles >= kLeastTiles && (p_.prepacked || tiles * results_ >= kLeastResults);
+  return saved >= 1.25 && (p_.prepacked ? tiles >= kLeastTiles : tiles * results_ >= kLeastResults);
 }
 
 std::string Winograd::describe() const {
