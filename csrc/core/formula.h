@@ -17,21 +17,29 @@ void for_each_term(const Problem& p, Term term) {
   const auto inside = [](const Axis& axis, int64_t o) { return o >= 0 && o < axis.y; };
   for (int64_t n = 0; n < g.batch; ++n)
     for (int64_t ic = 0; ic < g.groups * g.x_channels; ++ic)
-      for (int64_t oc = 0; oc < g.y_channels; ++oc)
+      for (int64_t oc = 0; oc < g.y_channels; ++oc) {
+        const int64_t y_channel = ic / g.x_channels * g.y_channels + oc;
+        const int64_t X = n * p.x.outer + ic * p.x.channel, W = ic * p.w.outer + oc * p.w.channel,
+                      Y = n * p.y.outer + y_channel * p.y.channel;
         for (int64_t i0 = 0; i0 < a.x; ++i0)
-          for (int64_t k0 = 0; k0 < a.w; ++k0)
+          for (int64_t k0 = 0; k0 < a.w; ++k0) {
+            const int64_t o0 = a.reach(i0, k0);
+            if (!inside(a, o0)) continue;
             for (int64_t i1 = 0; i1 < b.x; ++i1)
-              for (int64_t k1 = 0; k1 < b.w; ++k1)
+              for (int64_t k1 = 0; k1 < b.w; ++k1) {
+                const int64_t o1 = b.reach(i1, k1);
+                if (!inside(b, o1)) continue;
                 for (int64_t i2 = 0; i2 < c.x; ++i2)
                   for (int64_t k2 = 0; k2 < c.w; ++k2) {
-                    const int64_t o0 = a.reach(i0, k0), o1 = b.reach(i1, k1), o2 = c.reach(i2, k2);
-                    if (!inside(a, o0) || !inside(b, o1) || !inside(c, o2)) continue;
-                    const int64_t y_channel = ic / g.x_channels * g.y_channels + oc;
-                    term(n * p.x.outer + ic * p.x.channel + i0 * p.x.axis[0] + i1 * p.x.axis[1] + i2 * p.x.axis[2],
-                         ic * p.w.outer + oc * p.w.channel + k0 * p.w.axis[0] + k1 * p.w.axis[1] + k2 * p.w.axis[2],
-                         n * p.y.outer + y_channel * p.y.channel + o0 * p.y.axis[0] + o1 * p.y.axis[1] + o2 * p.y.axis[2],
-                         y_channel);
+                    const int64_t o2 = c.reach(i2, k2);
+                    if (!inside(c, o2)) continue;
+                    term(X + i0 * p.x.axis[0] + i1 * p.x.axis[1] + i2 * p.x.axis[2],
+                         W + k0 * p.w.axis[0] + k1 * p.w.axis[1] + k2 * p.w.axis[2],
+                         Y + o0 * p.y.axis[0] + o1 * p.y.axis[1] + o2 * p.y.axis[2], y_channel);
                   }
+              }
+          }
+      }
 }
 
 // Adds the terms of p.operation to its result, which the caller has filled with zeros or with the bias.

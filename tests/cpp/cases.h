@@ -77,9 +77,10 @@ void for_each_element(const Extents& e, const Strides& s, F f) {
   for (int64_t n = 0; n < e[0]; ++n)
     for (int64_t c = 0; c < e[1]; ++c)
       for (int64_t i = 0; i < e[2]; ++i)
-        for (int64_t j = 0; j < e[3]; ++j)
-          for (int64_t k = 0; k < e[4]; ++k)
-            f(index++, n * s.outer + c * s.channel + i * s.axis[0] + j * s.axis[1] + k * s.axis[2]);
+        for (int64_t j = 0; j < e[3]; ++j) {
+          int64_t offset = n * s.outer + c * s.channel + i * s.axis[0] + j * s.axis[1];
+          for (int64_t k = 0; k < e[4]; ++k, offset += s.axis[2]) f(index++, offset);
+        }
 }
 
 }  // namespace torch_ext::test

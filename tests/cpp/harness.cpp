@@ -24,7 +24,7 @@ namespace {
 
 char current[512];
 
-#if !defined(__SANITIZE_ADDRESS__)  // which has a better report of its own
+#if !defined(TORCH_EXT_SANITIZE)  // which has a better report of its own
 void report_fault(int signal) {
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, "memory fault in: ", 17);
   written = write(STDERR_FILENO, current, std::strlen(current));
@@ -39,6 +39,10 @@ const bool reporting = [] {
 #endif
 
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+bool poisoned(const std::byte* begin, const std::byte* end) {
+  return begin == end || (*begin == kPoison && !std::memcmp(begin, begin + 1, size_t(end - begin - 1)));
+}
 
 }  // namespace
 
@@ -73,9 +77,8 @@ std::byte* Fence::place(int64_t bytes, int64_t alignment, Against against) {
 }
 
 bool Fence::intact() const {
-  const auto poison = [](std::byte b) { return b == kPoison; };
-  return std::all_of(std::max(placed_ - guard_, begin_), placed_, poison) &&
-         std::all_of(placed_ + placed_bytes_, std::min(placed_ + placed_bytes_ + guard_, begin_ + capacity_), poison);
+  return poisoned(std::max(placed_ - guard_, begin_), placed_) &&
+         poisoned(placed_ + placed_bytes_, std::min(placed_ + placed_bytes_ + guard_, begin_ + capacity_));
 }
 
 // ---- Values --------------------------------------------------------------------------------------------------------------
@@ -115,9 +118,13 @@ Data integers(const Geometry& g) {
 
 Data reals(const Geometry& g, Type type, double scale) {
   std::minstd_rand random(54321);
-  return draw(g, [&] {
-    const double magnitude = scale * (0.03125 + 0.96875 * double(random() - 1) / 2147483646.0);
-    return value_of(bits_of(random() & 64 ? magnitude : -magnitude, type), type);
+  return visit(type, [&](auto v) {
+    return draw(g, [&] {
+      const auto drawn = random();
+      const double magnitude = scale * (0.03125 + 0.96875 * double(drawn - 1) / 2147483646.0);
+      narrow(decltype(widen(v))(drawn & 64 ? magnitude : -magnitude), v);
+      return double(widen(v));
+    });
   });
 }
 
@@ -177,29 +184,31 @@ struct Harness::Operand {
     memory = fence.place(span(extents, strides) * bytes_of(type), std::max(alignment, bytes_of(type)), against);
   }
 
+  // Calls f(index, address, value of the element's type to use) for every element.
   template <class F>
   void for_each(F f) const {
-    for_each_element(extents, strides, [&](int64_t index, int64_t offset) { f(index, memory + offset * bytes_of(type)); });
+    visit(type, [&](auto v) {
+      for_each_element(extents, strides,
+                       [&](int64_t index, int64_t offset) { f(index, memory + offset * int64_t(sizeof v), v); });
+    });
   }
 
   void write(const std::vector<double>& values) {
-    visit(type, [&](auto v) {
-      for_each([&](int64_t index, std::byte* at) {
-        narrow(decltype(widen(v))(values[index]), v);
-        std::memcpy(at, &v, sizeof v);
-      });
+    for_each([&](int64_t index, std::byte* at, auto v) {
+      narrow(decltype(widen(v))(values[index]), v);
+      std::memcpy(at, &v, sizeof v);
     });
     before.assign(memory, memory + span(extents, strides) * bytes_of(type));
   }
 
-  bool unchanged() const { return fence.intact() && std::equal(before.begin(), before.end(), memory); }
+  bool unchanged() const { return fence.intact() && !std::memcmp(before.data(), memory, before.size()); }
 
   // The elements' bits; leaves poison in their place, so that afterwards nothing else may be in the memory.
   std::vector<uint64_t> take() {
     std::vector<uint64_t> bits(test::count(extents));
-    for_each([&](int64_t index, std::byte* at) {
-      std::memcpy(&bits[index], at, bytes_of(type));
-      std::memset(at, int(kPoison), bytes_of(type));
+    for_each([&](int64_t index, std::byte* at, auto v) {
+      std::memcpy(&bits[index], at, sizeof v);
+      std::memset(at, int(kPoison), sizeof v);
     });
     return bits;
   }
@@ -236,8 +245,7 @@ std::vector<uint64_t> Harness::run(const cpu::Plan& plan, const Problem& p, cons
   EXPECT_TRUE(workspace_.intact()) << "bytes outside of the workspace have changed";
   std::vector<uint64_t> bits = operands[result].take();
   const int64_t bytes = span(operands[result].extents, operands[result].strides) * bytes_of(p.type);
-  EXPECT_TRUE(operands[result].fence.intact() &&
-              std::all_of(operands[result].memory, operands[result].memory + bytes, [](std::byte b) { return b == kPoison; }))
+  EXPECT_TRUE(operands[result].fence.intact() && poisoned(operands[result].memory, operands[result].memory + bytes))
       << "bytes that are no element of the result have changed";
   return bits;
 }

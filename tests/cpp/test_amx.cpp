@@ -16,6 +16,7 @@
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles_isa.h"
 #include "tests/cpp/checks.h"
+#include "tests/cpp/imitated_product.h"
 
 namespace torch_ext::test {
 namespace {
@@ -52,27 +53,15 @@ struct Registers {
     EXPECT_TRUE(entered);
     for (int64_t m = 0; m < 16; ++m) std::memcpy(static_cast<char*>(to) + m * stride, registers[R].bytes[m], 64);
   }
-  // As the instruction is defined: the products of even and of odd elements are summed from zero, and their sum is added to what
-  // is there; what is below 2^-126 is taken for zero. Products of bf16 are exact in float32, so that no multiply-add is needed.
   template <int C, int A, int B>
   static void add_product() {
     ++products;
     uint16_t a[16][32], b[16][32];
-    float c[16][16], of_b[2][16][16];
+    float c[16][16];
     std::memcpy(a, &registers[A], sizeof(a));
     std::memcpy(b, &registers[B], sizeof(b));
     std::memcpy(c, &registers[C], sizeof(c));
-    const auto flushed = [](float v) { return std::abs(v) < 0x1p-126f ? 0.f : v; };
-    for (int k = 0; k < 16; ++k)
-      for (int n = 0; n < 32; ++n) of_b[n % 2][k][n / 2] = flushed(wide(b[k][n]));
-    for (int m = 0; m < 16; ++m) {
-      float sums[2][16] = {};
-      for (int k = 0; k < 32; ++k) {
-        const float of_a = flushed(wide(a[m][k]));
-        for (int n = 0; n < 16; ++n) sums[k % 2][n] += of_a * of_b[k % 2][k / 2][n];
-      }
-      for (int n = 0; n < 16; ++n) c[m][n] = flushed(c[m][n] + flushed(sums[0][n] + sums[1][n]));
-    }
+    imitate_product(c, a, b);
     std::memcpy(&registers[C], c, sizeof(c));
   }
 };
