@@ -73,7 +73,7 @@ test-cpp: googletest library
 	ctest --test-dir $(BUILD) --parallel $(jobs) --output-on-failure --progress
 
 test-python: test-cpp
-	TORCH_EXT_BUILD=$(abspath $(BUILD)) $(python) -m pytest
+	TORCH_EXT_BUILD=$(abspath $(BUILD)) $(python) -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-packaging: library
 	$(python) tests/packaging/check.py --build $(BUILD)
