@@ -149,9 +149,7 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   const int64_t sums = narrow_ ? pointers * width_ : 0;
   pointers = BlockRows<Real>::pointers(axis_, pointers, narrow_);
 
-  // A pitch that is a multiple of 2 KB would put the rows of a tile into a few sets of the L1 cache.
-  box_pitch_ = round_up(split_.parts * depth_ * kTerms, 64 / int64_t(sizeof(In)));
-  if (box_pitch_ * int64_t(sizeof(In)) % 2048 == 0) box_pitch_ += 64 / int64_t(sizeof(In));
+  box_pitch_ = row_pitch(split_.parts * depth_ * kTerms, sizeof(In));
 
   const Geometry& g = p_.geometry;
   panels_part_ = layout_.shared(weights_.bytes());  // not touched where weights are packed ahead

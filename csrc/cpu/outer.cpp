@@ -68,7 +68,7 @@ class Outer final : public OuterSums<typename Operand<In>::Real> {
 
 template <class In>
 Outer<In>::Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, const Tiles<float>* exact, const Cut* cut)
-    : Base(problem, tiles, kTerms, 1, cut),
+    : Base(problem, tiles, kTerms, cut),
       x_(tiles, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, whole_x(p_), 1, kTerms, kTerms - 1),
       y_(tiles, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, reach(whole_x(p_)), p_.geometry.axis[2].stride, 1,
          (kTerms - 1) * p_.geometry.axis[2].stride, kTerms > 1 ? met_by_pairs(p_.geometry.axis[2]) : std::vector{true}) {

@@ -64,7 +64,7 @@ class OuterMatrices final : public OuterSums<float> {
 thread_local std::vector<const uint16_t*> met;
 
 OuterMatrices::OuterMatrices(const Problem& problem, const Tiles<float>& tiles, int threads, const Tiles<float>& exact)
-    : OuterSums(problem, tiles, kPairs, split_of(problem).parts, nullptr),
+    : OuterSums(problem, tiles, kPairs, nullptr),
       split_(split_of(problem)),
       in_place_y_(p_.type == Type::bf16 && (p_.y.channel == 1 || p_.geometry.y_channels * p_.geometry.groups == 1)) {
   const Geometry& g = p_.geometry;

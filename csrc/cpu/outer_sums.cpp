@@ -41,8 +41,8 @@ Region whole_x(const Problem& p) {
 }
 
 template <class Real>
-OuterSums<Real>::OuterSums(const Problem& problem, const Tiles<Real>& tiles, int terms, int parts, const Cut* cut)
-    : p_(problem), tiles_(&tiles), terms_(terms), parts_(parts) {
+OuterSums<Real>::OuterSums(const Problem& problem, const Tiles<Real>& tiles, int terms, const Cut* cut)
+    : p_(problem), tiles_(&tiles), terms_(terms) {
   const Geometry& g = p_.geometry;
   if (cut) {
     cut_ = *cut;
@@ -92,7 +92,7 @@ void OuterSums<Real>::choose_chunks() {
   const Geometry& g = p_.geometry;
   int64_t y_per_x = 1;
   for (const Axis& axis : g.axis) y_per_x *= std::min(axis.stride, std::max<int64_t>(axis.y, 1));
-  const int64_t bytes = parts_ * (g.x_channels / terms_ + y_per_x * g.y_channels) * int64_t(sizeof(Real));
+  const int64_t bytes = (g.x_channels / terms_ + y_per_x * g.y_channels) * int64_t(sizeof(Real));
   int64_t most = terms_ * std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions);
   if (tiles_->matrices) {
     most = kMatrixPositions;

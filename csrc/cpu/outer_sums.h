@@ -39,8 +39,8 @@ class OuterSums : public Plan {
   int64_t scratch_bytes() const { return layout_.thread_bytes(); }
 
  protected:
-  // `terms` positions make a row of x, whose values have `parts`. The cut is chosen where none is given.
-  OuterSums(const Problem& problem, const Tiles<Real>& tiles, int terms, int parts, const Cut* cut);
+  // `terms` positions make a row of x. The cut is chosen where none is given.
+  OuterSums(const Problem& problem, const Tiles<Real>& tiles, int terms, const Cut* cut);
   // For values that the kernel cannot take; with this cut.
   void set_exact(std::shared_ptr<const OuterSums<float>> exact) { exact_ = std::move(exact); }
   // After the parts of shared workspace, and what sum_chunk needs for a thread.
@@ -72,7 +72,7 @@ class OuterSums : public Plan {
 
   Problem p_;
   const Tiles<Real>* tiles_;
-  int terms_, parts_;
+  int terms_;
   std::shared_ptr<const OuterSums<float>> exact_;
   Cut cut_;
   int64_t m_, n_;             // channels of a and b in a group

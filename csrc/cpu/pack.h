@@ -113,7 +113,7 @@ class PanelPacker {
 };
 
 // What stands before weights that are packed ahead, on a cache line of its own.
-struct alignas(64) PackedHeader {
+struct alignas(kCacheLine) PackedHeader {
   int64_t finite;  // whether all weights are
 };
 

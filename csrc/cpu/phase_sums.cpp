@@ -9,8 +9,7 @@ namespace torch_ext::cpu {
 namespace {
 
 constexpr int64_t kFewChannels = 16;
-constexpr int64_t kDepthBytes = 32 << 10;  // of a panel that stays in L1 while the tiles of a block pass over it
-constexpr int64_t kLongTerms = 1024;       // where tiles read panels from L2 as fast, and sums are rounded to 16 bits
+constexpr int64_t kLongTerms = 1024;  // where tiles read panels from L2 as fast, and sums are rounded to 16 bits
 constexpr int64_t kTapsAtOnce = 64;
 
 }  // namespace
@@ -25,7 +24,7 @@ void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& pane
   // A slice of the panel that fits L1 at a time: several taps, or a part of one.
   const int64_t width = panel.vectors * tiles_->lanes;
   const int64_t slice =
-      tiles_->depth_step > 1 ? kLongTerms : std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
+      tiles_->depth_step > 1 ? kLongTerms : std::clamp<int64_t>(kPanelBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
   // Of few channels shorter sums: there torch, which sums each tap by itself, has shorter ones too.
   const int64_t terms = depth_ > kFewChannels ? slice : slice / 2;
   const int64_t taps_at_once = std::clamp<int64_t>(terms / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);

@@ -19,6 +19,14 @@ inline int64_t round_up(int64_t value, int64_t multiple) { return parts_of(value
 // The size of the parts where `value` is cut evenly into as few of at most `most` as there can be.
 inline int64_t even_part(int64_t value, int64_t most) { return value > 0 ? parts_of(value, parts_of(value, most)) : 0; }
 
+inline constexpr int64_t kCacheLine = 64;
+// From one row to the next of `count` elements of `size` bytes: whole cache lines, and no multiple of 2 KB, which would put the
+// rows of a tile into a few sets of the L1 cache.
+inline int64_t row_pitch(int64_t count, int64_t size) {
+  const int64_t bytes = round_up(count * size, kCacheLine);
+  return (bytes % 2048 ? bytes : bytes + kCacheLine) / size;
+}
+
 // The first i >= 0 for which i*step + shift is at least `value`.
 inline int64_t first_reaching(int64_t value, int64_t shift, int64_t step) {
   return value > shift ? parts_of(value - shift, step) : 0;

@@ -35,7 +35,7 @@ template <class In>
 void Rows<In>::set_room(int64_t room) {
   // An odd number of cache lines spreads neighbouring rows over all sets of the L1 cache.
   pitch_ = round_up(room, tiles_->lanes);
-  if (pitch_ * int64_t(sizeof(Real)) % 128 == 0) pitch_ += 64 / int64_t(sizeof(Real));
+  if (pitch_ * int64_t(sizeof(Real)) % (2 * kCacheLine) == 0) pitch_ += kCacheLine / int64_t(sizeof(Real));
 }
 
 template <class In>

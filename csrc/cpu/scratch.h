@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "csrc/cpu/rounding.h"
+
 namespace torch_ext::cpu {
 
 class Layout {
@@ -28,7 +30,7 @@ class Layout {
   // Parts start on cache lines.
   static Part place(int64_t& size, int64_t bytes) {
     const Part part{size};
-    size += (bytes + 63) / 64 * 64;
+    size += round_up(bytes, kCacheLine);
     return part;
   }
   int64_t shared_ = 0, thread_ = 0;

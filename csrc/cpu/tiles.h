@@ -16,6 +16,8 @@ inline constexpr int kMaxRows = 32;    // rows of a tile
 // Tiles sum from zero and add to init, or to what `out` holds, in the end: the shorter the sums, the smaller their rounding
 // errors, so long ones are made of several calls, of so many terms each.
 inline constexpr int64_t kMaxTerms = 128;
+// Of a panel, which stays in L1 while tiles pass over it.
+inline constexpr int64_t kPanelBytes = 32 << 10;
 
 // A gather tile: out[m][n] = init[n] + sum over t < taps, c < depth of rows[t][m][first + c] * panels[t][(first + c)*width + n]
 // for m < rows of the tile and n < columns <= width = vectors * lanes. A null `init` stands for what `out` holds.
@@ -68,7 +70,8 @@ struct OuterTile {
 // A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over t < taps, c <
 // depth of weights[t][(first + c)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < columns <= vectors
 // * lanes; `out` has room for whole vectors. Tables of matrices read weights[t][m*weights_pitch + first + c]; there, `depth` is a
-// multiple of depth_step, `rows` those of the tile, and weights, `in` and `out` are there up to 16 rows and whole vectors.
+// multiple of depth_step, `rows` those of the tile, `init` zeros, and weights, `in` and `out` are there up to 16 rows and whole
+// vectors.
 inline constexpr int kWideRows = 16, kWideVectors = 12;
 template <class Real>
 struct WideTile {

@@ -150,9 +150,9 @@ void amx_outer_tile(const OuterTile<float>& t) {
 }
 
 // Registers 0 to 3 hold sums, 4 the weights, 5 to 7 positions in turn.
-template <class Amx, class V, int Vectors>
+template <class Amx, int Vectors>
 void amx_wide_tile(const WideTile<float>& t) {
-  constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits;
+  constexpr int64_t kUnits = AmxRows::kUnits;
   const auto each = [](auto f) {
     f(std::integral_constant<int, 0>());
     if constexpr (Vectors > 1) f(std::integral_constant<int, 1>());
@@ -169,21 +169,7 @@ void amx_wide_tile(const WideTile<float>& t) {
         Amx::template add_product<v, 4, 5 + v % 3>();
       });
     }
-  if (t.init) {
-    each([&](auto v) { Amx::template store<v>(t.out + v * kUnits, t.out_pitch * 4); });
-    for (int m = 0; m < t.rows; ++m) {
-      if (t.init[m] == 0) continue;
-      for (int64_t p = 0; p < t.columns; ++p) t.out[m * t.out_pitch + p] += t.init[m];
-    }
-    return;
-  }
-  alignas(64) float sums[kRows * Vectors * kUnits];
-  each([&](auto v) { Amx::template store<v>(sums + v * kUnits, Vectors * kUnits * 4); });
-  for (int m = 0; m < t.rows; ++m)
-    for (int v = 0; v < Vectors; ++v) {
-      float* to = t.out + m * t.out_pitch + v * V::lanes;
-      V::store(to, V::add(V::load(sums + (m * Vectors + v) * kUnits), V::load(to)));
-    }
+  each([&](auto v) { Amx::template store<v>(t.out + v * kUnits, t.out_pitch * 4); });
 }
 
 // Replaces the gather, outer and wide tiles of a table with vectors of 16 floats.
@@ -200,10 +186,10 @@ Tiles<float> with_amx_tiles(Tiles<float> table) {
   table.max_wide_rows = AmxRows::kRows;
   for (int rows = 1; rows <= AmxRows::kRows; ++rows) {
     table.max_wide_vectors[rows] = 4;
-    table.wide[rows][1] = amx_wide_tile<Amx, V, 1>;
-    table.wide[rows][2] = amx_wide_tile<Amx, V, 2>;
-    table.wide[rows][3] = amx_wide_tile<Amx, V, 3>;
-    table.wide[rows][4] = amx_wide_tile<Amx, V, 4>;
+    table.wide[rows][1] = amx_wide_tile<Amx, 1>;
+    table.wide[rows][2] = amx_wide_tile<Amx, 2>;
+    table.wide[rows][3] = amx_wide_tile<Amx, 3>;
+    table.wide[rows][4] = amx_wide_tile<Amx, 4>;
   }
   table.depth_step = table.row_step = 16;
   table.matrices = true;

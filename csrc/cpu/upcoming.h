@@ -8,8 +8,6 @@
 
 namespace torch_ext::cpu {
 
-inline constexpr int64_t kCacheLine = 64;
-
 // Rows of a few channels of many, a stride apart: processors read too little ahead of them. Asked for on the way through them,
 // copies of groups of 32 channels of 128 take two thirds of the time.
 class RowsAhead {

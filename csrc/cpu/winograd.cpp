@@ -27,7 +27,6 @@ namespace {
 
 constexpr int64_t kInputBytes = 512 << 10;        // transformed input of a block: half of L2
 constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the weights' trip into L1 is amortised
-constexpr int64_t kDepthBytes = 32 << 10;         // of a panel that stays in L1 while tiles pass over it
 constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block: some register tiles of products; with larger inputs to transform
 // Of a call, with weights packed ahead; and results of a phase for which transforming the weights pays, too: where memory is
 // slow, 1024 take up to twice the time of the other kernels.
@@ -130,8 +129,7 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
   point_ = coordinates_of(points), result_ = coordinates_of(results);
   in_phases_ = out_phases_ = {{0, 0, 0}};
   (forward_ ? out_phases_ : in_phases_) = coordinates_of(strides);
-  pitch_ = round_up(depth_, lanes());
-  if (pitch_ % 512 == 0) pitch_ += 16;  // rows 2 KB apart would share a few sets of the L1 cache
+  pitch_ = row_pitch(depth_, sizeof(float));
   in_place_input_ = in_.channel == 1 || depth_ == 1;
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   choose_blocks();
@@ -335,7 +333,7 @@ void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, c
   alignas(64) static constexpr float kNothing[kMaxVectors * kMaxLanes] = {};
   int64_t ones = 0;
   for (const WinogradAxis& a : axis_) ones = ones * a.points + (a.transformed ? 1 : 0);
-  const int64_t slice = std::clamp<int64_t>(kDepthBytes / (width * int64_t(sizeof(float))), 8, kMaxTerms);
+  const int64_t slice = std::clamp<int64_t>(kPanelBytes / (width * int64_t(sizeof(float))), 8, kMaxTerms);
   const int64_t part = even_part(depth_, slice);
   const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(tiles, tallest);
   for (int64_t point = 0; point < points_; ++point) {

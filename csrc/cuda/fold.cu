@@ -151,16 +151,9 @@ fold_fma(const FoldArguments a) { compute_tile<float, FloatSums>(a); }
 }  // namespace
 
 const char* launch_fold(const FoldArguments& a, TileMath math, const Launch& shape, Stream stream) {
-  switch (math) {
-    case TileMath::bf16:
-      return launch(fold_matrix<bf16>, shape, stream, a);
-    case TileMath::f16:
-      return launch(fold_matrix<f16>, shape, stream, a);
-    case TileMath::tf32:
-      return launch(fold_matrix<float>, shape, stream, a);
-    default:
-      return launch(fold_fma, shape, stream, a);
-  }
+  return with_math(
+      math, [&](auto value) { return launch(fold_matrix<decltype(value)>, shape, stream, a); },
+      [&] { return launch(fold_fma, shape, stream, a); });
 }
 
 }  // namespace torch_ext::cuda

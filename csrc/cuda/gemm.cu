@@ -244,16 +244,9 @@ gemm_sum(const GemmArguments a) {
 }  // namespace
 
 const char* launch_gemm(const GemmArguments& a, TileMath math, const Launch& shape, Stream stream) {
-  switch (math) {
-    case TileMath::bf16:
-      return launch(gemm_matrix<bf16>, shape, stream, a);
-    case TileMath::f16:
-      return launch(gemm_matrix<f16>, shape, stream, a);
-    case TileMath::tf32:
-      return launch(gemm_matrix<float>, shape, stream, a);
-    default:
-      return launch(gemm_fma, shape, stream, a);
-  }
+  return with_math(
+      math, [&](auto value) { return launch(gemm_matrix<decltype(value)>, shape, stream, a); },
+      [&] { return launch(gemm_fma, shape, stream, a); });
 }
 
 const char* launch_gemm_sum(const GemmArguments& a, Type type, const Launch& shape, Stream stream) {

@@ -207,16 +207,9 @@ outer_fma(const OuterArguments a) { compute_tile<float, FloatSums>(a); }
 }  // namespace
 
 const char* launch_outer(const OuterArguments& a, TileMath math, const Launch& shape, Stream stream) {
-  switch (math) {
-    case TileMath::bf16:
-      return launch(outer_matrix<bf16>, shape, stream, a);
-    case TileMath::f16:
-      return launch(outer_matrix<f16>, shape, stream, a);
-    case TileMath::tf32:
-      return launch(outer_matrix<float>, shape, stream, a);
-    default:
-      return launch(outer_fma, shape, stream, a);
-  }
+  return with_math(
+      math, [&](auto value) { return launch(outer_matrix<decltype(value)>, shape, stream, a); },
+      [&] { return launch(outer_fma, shape, stream, a); });
 }
 
 }  // namespace torch_ext::cuda

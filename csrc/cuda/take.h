@@ -2,6 +2,7 @@
 // What kernels and their launchers have in common.
 #pragma once
 #include "csrc/cuda/device.h"
+#include "csrc/cuda/pack.h"
 
 namespace torch_ext::cuda {
 
@@ -16,6 +17,21 @@ TORCH_EXT_DEVICE int64_t take(int64_t& index, int64_t extent) {
 template <class F>
 const char* with_type(Type type, const F& f) {
   return type == Type::bf16 ? f(bf16{}) : type == Type::f16 ? f(f16{}) : f(float{});
+}
+
+// matrix(a value of the type whose products matrix instructions sum), or fma() where none do.
+template <class Matrix, class Fma>
+const char* with_math(TileMath math, const Matrix& matrix, const Fma& fma) {
+  switch (math) {
+    case TileMath::bf16:
+      return matrix(bf16{});
+    case TileMath::f16:
+      return matrix(f16{});
+    case TileMath::tf32:
+      return matrix(float{});
+    default:
+      return fma();
+  }
 }
 
 }  // namespace torch_ext::cuda
