@@ -17,6 +17,7 @@
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/upcoming.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -236,6 +237,7 @@ void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, Range c
   const bool copied = !in_place_ || positions_ > kShared;
   const int64_t most_rows = positions_ > kShared ? kRows : kRowsOfFew, whole = kPiece / width() * width();
   const int64_t strip = positions_ > kShared ? width() : whole;
+  const RowsAhead ahead(p_.type, strip, p_.w.outer);
   const auto of_row = columns_.runs(channels.begin, count, count, false);
   for (int64_t i = 0; i < g.x_channels; i += most_rows) {
     const int64_t rows = std::min(most_rows, g.x_channels - i), row = (group * g.x_channels + i) * p_.w.outer;
@@ -243,9 +245,11 @@ void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, Range c
       for (int64_t piece = 0; piece < run.length; piece += whole) {
         const int64_t end = std::min(piece + whole, run.length);
         for (int64_t r = 0; copied && r < rows; ++r)
-          for (int64_t n = piece; n < end; n += strip)
-            tiles_->widen(p_.type, element(buffers.w, p_.type, row + r * p_.w.outer + run.weights + n),
-                          stage + (n - piece) * most_rows + r * strip, std::min(strip, end - n));
+          for (int64_t n = piece; n < end; n += strip) {
+            const void* from = element(buffers.w, p_.type, row + r * p_.w.outer + run.weights + n);
+            ahead.ask(from);
+            tiles_->widen(p_.type, from, stage + (n - piece) * most_rows + r * strip, std::min(strip, end - n));
+          }
         for (int64_t n = piece; n < end; n += width()) {
           const int64_t inside = (n - piece) % strip;
           const Real* w = copied ? stage + (n - piece - inside) * most_rows + inside
