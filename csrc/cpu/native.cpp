@@ -26,8 +26,9 @@ namespace {
 // and need no conversion. Those of gradients of weights are written by other kernels as fast, tap by tap, unless taps are many.
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kLargeWeights = 4 << 20, kManyTaps = 64;
-constexpr int64_t kLongRun = 256;       // of weights: many short runs in a row take longer than packing
-constexpr int64_t kTapsOfPanels = 256;  // beyond these, tiles of other kernels are so small that weights packed ahead do not pay
+constexpr int64_t kLongRun = 256;  // of weights: many short runs in a row take longer than packing
+// From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
+constexpr int64_t kTapsOfPanels = 256;
 constexpr int64_t kMinWeights = 16 << 10;  // below this packing costs nothing
 constexpr int64_t kMaxLinks = 64 << 10;    // pairs of a position and a tap
 constexpr int64_t kMaxResults = 64 << 10;  // positions of y
@@ -376,11 +377,12 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (positions > kMaxLinks / g.w_positions() || g.batch * g.y_positions() > kMaxResults) return nullptr;
   int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
   const int64_t run = p.w.channel == 1 ? g.y_channels : g.y_channels * g.w_positions();  // side by side in a row of weights
-  if (bytes_of(p.type) > 2 && g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun)
+  const bool small_tiles = g.w_positions() >= kTapsOfPanels;
+  if ((bytes_of(p.type) > 2 || small_tiles) && g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun)
     most =
         p.operation == Operation::backward_weights && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
-  const bool packed = p.prepacked && g.w_positions() < kTapsOfPanels;
-  if (!request.by_name && (packed || positions > most || g.w_size() < kMinWeights * g.groups)) return nullptr;
+  if (!request.by_name && ((p.prepacked && !small_tiles) || positions > most || g.w_size() < kMinWeights * g.groups))
+    return nullptr;
   if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
   return std::make_shared<Native<float>>(p, isa, request.threads);
 }
