@@ -40,12 +40,12 @@ cpu::Parallel torch_threads() {
 // untouched memory: elsewhere there is nothing left to gain. TORCH_EXT_HUGE_PAGES=0 turns it off.
 void advise_huge_pages(void* data, size_t bytes) {
 #if defined(MADV_HUGEPAGE)
-  constexpr size_t kHugePage = 2 << 20, kLeast = 8 << 20;
+  constexpr size_t kHugePage = 2 << 20;
   static const bool enabled = [] {
     const char* value = std::getenv("TORCH_EXT_HUGE_PAGES");
     return !value || std::atoi(value) != 0 || !*value;
   }();
-  if (!enabled || bytes < kLeast) return;
+  if (!enabled) return;
   const auto begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
   const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / kHugePage * kHugePage;
   unsigned char touched = 1;
