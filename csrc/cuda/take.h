@@ -22,16 +22,10 @@ const char* with_type(Type type, const F& f) {
 // matrix(a value of the type whose products matrix instructions sum), or fma() where none do.
 template <class Matrix, class Fma>
 const char* with_math(TileMath math, const Matrix& matrix, const Fma& fma) {
-  switch (math) {
-    case TileMath::bf16:
-      return matrix(bf16{});
-    case TileMath::f16:
-      return matrix(f16{});
-    case TileMath::tf32:
-      return matrix(float{});
-    default:
-      return fma();
-  }
+  return math == TileMath::bf16   ? matrix(bf16{})
+         : math == TileMath::f16  ? matrix(f16{})
+         : math == TileMath::tf32 ? matrix(float{})
+                                  : fma();
 }
 
 }  // namespace torch_ext::cuda

@@ -201,7 +201,7 @@ struct Harness::Operand {
     before.assign(memory, memory + span(extents, strides) * bytes_of(type));
   }
 
-  bool unchanged() const { return fence.intact() && !std::memcmp(before.data(), memory, before.size()); }
+  bool unchanged() const { return fence.intact() && (before.empty() || !std::memcmp(before.data(), memory, before.size())); }
 
   // The elements' bits; leaves poison in their place, so that afterwards nothing else may be in the memory.
   std::vector<uint64_t> take() {
