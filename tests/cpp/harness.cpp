@@ -83,6 +83,18 @@ bool Fence::intact() const {
 
 // ---- Values --------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// One rounding to the type that stores elements.
+template <class Stored>
+Stored narrowed(double value) {
+  Stored stored;
+  narrow(decltype(widen(stored))(value), stored);
+  return stored;
+}
+
+}  // namespace
+
 double value_of(uint64_t bits, Type type) {
   return visit(type, [&](auto v) {
     std::memcpy(&v, &bits, sizeof v);
@@ -92,7 +104,7 @@ double value_of(uint64_t bits, Type type) {
 
 uint64_t bits_of(double value, Type type) {
   return visit(type, [&](auto v) {
-    narrow(decltype(widen(v))(value), v);
+    v = narrowed<decltype(v)>(value);
     uint64_t bits = 0;
     std::memcpy(&bits, &v, sizeof v);
     return bits;
@@ -122,8 +134,7 @@ Data reals(const Geometry& g, Type type, double scale) {
     return draw(g, [&] {
       const auto drawn = random();
       const double magnitude = scale * (0.03125 + 0.96875 * double(drawn - 1) / 2147483646.0);
-      narrow(decltype(widen(v))(drawn & 64 ? magnitude : -magnitude), v);
-      return double(widen(v));
+      return double(widen(narrowed<decltype(v)>(drawn & 64 ? magnitude : -magnitude)));
     });
   });
 }
@@ -195,7 +206,7 @@ struct Harness::Operand {
 
   void write(const std::vector<double>& values) {
     for_each([&](int64_t index, std::byte* at, auto v) {
-      narrow(decltype(widen(v))(values[index]), v);
+      v = narrowed<decltype(v)>(values[index]);
       std::memcpy(at, &v, sizeof v);
     });
     before.assign(memory, memory + span(extents, strides) * bytes_of(type));
