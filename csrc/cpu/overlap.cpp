@@ -395,7 +395,7 @@ void Overlap<In>::multiply(const Real* in, int64_t channel_pitch, int64_t count,
       for (int64_t c = 0; c < depth; c += channels)
         tiles_->wide[tile_rows][part]({in + c * channel_pitch + first, channel_pitch, c, std::min(channels, depth - c), taps,
                                        offsets.data(), of_tile.data(), c ? nullptr : kZeros, lines + m * line_pitch_ + first,
-                                       line_pitch_, std::min(part * lanes(), count - first), depth, int(tile_rows)});
+                                       line_pitch_, std::min(part * lanes(), count - first), depth});
       done += part;
       next.step();
     }

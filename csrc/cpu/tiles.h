@@ -70,8 +70,7 @@ struct OuterTile {
 // A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over t < taps, c <
 // depth of weights[t][(first + c)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < columns <= vectors
 // * lanes; `out` has room for whole vectors. Tables of matrices read weights[t][m*weights_pitch + first + c]; there, `depth` is a
-// multiple of depth_step, `rows` those of the tile, `init` zeros, and weights, `in` and `out` are there up to 16 rows and whole
-// vectors.
+// multiple of depth_step, `init` zeros, and weights, `in` and `out` are there up to 16 rows and whole vectors.
 inline constexpr int kWideRows = 16, kWideVectors = 12;
 template <class Real>
 struct WideTile {
@@ -83,7 +82,6 @@ struct WideTile {
   Real* out;
   int64_t out_pitch, columns;
   int64_t weights_pitch = 0;
-  int rows = 0;
 };
 
 // One line of an overlap-add, or a part of it: to[j*step + r] = init + sum over the taps of phase r, of those for which 0 <= i <
