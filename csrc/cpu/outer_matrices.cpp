@@ -19,6 +19,7 @@ namespace torch_ext::cpu {
 namespace {
 
 constexpr int64_t kPairs = 2, kUnits = 16;                      // positions of a pair; pairs of a row of a register
+constexpr int64_t kResidentBytes = 3 << 19;                     // of x and y: three quarters of L2
 constexpr int64_t kSliceChannels = 64, kPieceBytes = 32 << 10;  // of x and y, that a thread brings at a time
 
 // Rows of channels of y, in halves; a row holds the parts of its values one behind the other, the largest first.
@@ -70,17 +71,19 @@ OuterMatrices::OuterMatrices(const Problem& problem, const Tiles<float>& tiles, 
   const Geometry& g = p_.geometry;
   set_exact(make_exact_outer(p_, exact, threads, cut_));
   chunk_positions_ = std::accumulate(cut_.chunk_extent, cut_.chunk_extent + kAxes, cut_.chunk_samples, std::multiplies<>());
-  const int64_t channels = cut_.parts ? n_ : g.groups * n_, row = split_.parts * y_room(channels) * int64_t(sizeof(uint16_t));
-  zeros_.resize(size_t(in_place_y_ ? g.groups * n_ : split_.parts * y_room(channels)));
+  const int64_t row = split_.parts * y_room(cut_.parts ? n_ : width());
+  zeros_.resize(size_t(in_place_y_ ? g.groups * n_ : row));
   const int64_t x_bytes = x_chunk() * int64_t(sizeof(uint16_t));
   if (cut_.parts) {
     int64_t lengths[kAxes];
     longest_reach(false, lengths);
     x_part_ = layout_.per_thread(x_bytes);
-    y_part_ = layout_.per_thread(in_place_y_ ? 0 : cut_.chunk_samples * lengths[0] * lengths[1] * lengths[2] * row);
+    const int64_t rows = cut_.chunk_samples * lengths[0] * lengths[1] * lengths[2];
+    y_part_ = layout_.per_thread(in_place_y_ ? 0 : rows * row * int64_t(sizeof(uint16_t)));
   } else {
     x_part_ = layout_.shared(g.groups * chunk_count() * x_bytes);
-    y_part_ = layout_.shared(in_place_y_ ? 0 : g.batch * g.y_positions() * row);
+    const int64_t rows = g.groups * panels_ * g.batch * g.y_positions();
+    y_part_ = layout_.shared(in_place_y_ ? 0 : rows * row * int64_t(sizeof(uint16_t)));
   }
   pairs_part_ = layout_.per_thread(split_.parts * pairs_plane() * int64_t(sizeof(float)));
   finish_layout(threads);
@@ -108,7 +111,8 @@ bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t gr
       continue;
     }
     for (int64_t panel = 0; panel < panels_; ++panel)
-      sum(x, c.positions(), y.part, offset, {0, m_}, panel, layout_.at<float>(scratch, pairs_part_), of_tap, add);
+      sum(x, c.positions(), y.part, offset + panel * width(), {0, m_}, panel, layout_.at<float>(scratch, pairs_part_), of_tap,
+          add);
   }
   return true;
 }
@@ -124,29 +128,37 @@ bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel, 
     const Range m{first, std::min(first + kSliceChannels, m_)};
     if (!load_x(buffers, chunk(of_group / g.groups), of_group % g.groups, m, all_x + of_group * x_chunk())) splits = false;
   });
-  RowsOfY y = y_in_place(buffers);
+  uint16_t* boxes = layout_.at<uint16_t>(workspace, y_part_);
+  const RowsOfY of_box = y_boxed(width(), 0, {{0, 0, 0}, {g.axis[0].y, g.axis[1].y, g.axis[2].y}}, boxes);
   if (!in_place_y_) {
-    const int64_t channels = g.groups * n_;
-    uint16_t* box = layout_.at<uint16_t>(workspace, y_part_);
-    y = y_boxed(channels, 0, {{0, 0, 0}, {g.axis[0].y, g.axis[1].y, g.axis[2].y}}, box);
     const auto extent = [&](int a) { return g.axis[a].y; };
     int64_t piece[kAxes];
-    cut_axes(extent, std::max<int64_t>(1, kPieceBytes / (y.axis[2] * int64_t(sizeof(uint16_t)))), piece);
-    parallel.for_each(g.batch * piece_count(extent, piece), [&](int64_t index, int) {
+    cut_axes(extent, std::max<int64_t>(1, kPieceBytes / (of_box.axis[2] * int64_t(sizeof(uint16_t)))), piece);
+    const int64_t pieces = piece_count(extent, piece);
+    parallel.for_each(g.groups * panels_ * g.batch * pieces, [&](int64_t index, int) {
+      const int64_t sample = index / pieces % g.batch, box = index / pieces / g.batch, first = box % panels_ * width();
       Range taken[kAxes];
       take_piece(index, extent, piece, taken);
       const Region region{{taken[0].begin, taken[1].begin, taken[2].begin}, {taken[0].end, taken[1].end, taken[2].end}};
-      uint16_t* to = box + index * y.sample;
-      for (int a = 0; a < kAxes; ++a) to += region.begin[a] * y.axis[a];
-      if (!load_y(buffers, 0, channels, {index, index + 1}, region, to)) splits = false;
+      uint16_t* to = boxes + (box * g.batch + sample) * of_box.sample;
+      for (int a = 0; a < kAxes; ++a) to += region.begin[a] * of_box.axis[a];
+      const int64_t channel = box / panels_ * n_ + first;
+      if (!load_y(buffers, channel, std::min(width(), n_ - first), {sample, sample + 1}, region, to)) splits = false;
     });
   }
   if (!splits) return false;
   const int64_t slices = parts_of(m_, unit_rows_);
-  parallel.for_each(g.groups * taps() * panels_ * slices, [&](int64_t index, int thread) {
+  const int64_t units = g.groups * panels_ * slices;  // of a tap
+  const int64_t row = split_.parts * y_room(n_), rows = g.groups * g.batch * g.y_positions();
+  const bool resident = (g.groups * chunk_count() * x_chunk() + rows * row) * int64_t(sizeof(uint16_t)) <= kResidentBytes;
+  parallel.for_each(taps() * units, [&](int64_t index, int thread) {
     const ForTiles<float> ready(*tiles_);
-    const int64_t slice = index % slices, panel = index / slices % panels_, t = index / slices / panels_ % taps();
-    const int64_t group = index / slices / panels_ / taps();
+    // All taps of a panel and a slice while both stay in L2. Where all of x and y does, all of a tap, whose sums lie together.
+    const int64_t unit = resident ? index % units : index / taps(), t = resident ? index / units : index % taps();
+    const int64_t slice = unit % slices, box = unit / slices, panel = box % panels_, group = box / panels_;
+    RowsOfY y = in_place_y_ ? y_in_place(buffers) : of_box;
+    if (!in_place_y_) y.origin += box * g.batch * of_box.sample;
+    const int64_t offset = in_place_y_ ? group * n_ + panel * width() : 0;
     const Range m{slice * unit_rows_, std::min((slice + 1) * unit_rows_, m_)};
     float* of_tap = sums + group * group_sums() + t * tap_sums();
     float* pairs = layout_.at<float>(layout_.thread(workspace, thread), pairs_part_);
@@ -156,7 +168,7 @@ bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel, 
     for (int64_t i = 0; i < chunk_count(); ++i) {
       const Chunk c = chunk(i);
       if (!point(c, tap, y)) continue;
-      sum(all_x + (i * g.groups + group) * x_chunk(), c.positions(), y.part, group * n_, m, panel, pairs, of_tap, add);
+      sum(all_x + (i * g.groups + group) * x_chunk(), c.positions(), y.part, offset, m, panel, pairs, of_tap, add);
       add = true;
     }
     if (!add) clear(m.begin, m.end, panel, of_tap);
@@ -296,7 +308,7 @@ void OuterMatrices::sum(const uint16_t* x, int64_t positions, int64_t part_of_y,
   const int64_t first = panel * width(), columns = std::min(width(), n_ - first);
   const int64_t count = round_up(parts_of(positions, kPairs), kUnits), pitch = round_up(columns, lanes());
   for (int i = 0; i < split_.parts; ++i)
-    tiles_->pair_rows(met.data(), i * part_of_y + offset + first, count, columns, pairs + i * pairs_plane(), pitch);
+    tiles_->pair_rows(met.data(), i * part_of_y + offset, count, columns, pairs + i * pairs_plane(), pitch);
   const OuterRun<float> run{reinterpret_cast<const float*>(x), pairs, count};
   OuterTile<float> tile{};
   tile.runs = &run, tile.run_count = 1, tile.b_pitch = pitch, tile.add = add, tile.a_step = x_pitch() / kPairs;

@@ -23,7 +23,8 @@ constexpr int64_t kPositionsOfParts = 2048;     // fewer are not cut into parts,
 constexpr int64_t kPositionsOfPart = 128;       // of at least so many: adding one costs as much as summing a position
 constexpr int64_t kLeastChunk = 64;             // positions; above it chunks may be as small as there are parts
 constexpr int64_t kPartsBytes = 64 << 20;
-constexpr double kUnitFlops = 4e6;         // of weights that one thread sums at a time: 20 to 50 microseconds
+// Of weights that one thread sums at a time: 20 to 50 microseconds; matrix registers share what they bring to pairs among more.
+constexpr double kUnitFlops = 4e6, kMatrixUnitFlops = 8e6;
 constexpr int64_t kStoreBytes = 16 << 10;  // of sums, with their parts, that a thread adds and stores at a time
 
 }  // namespace
@@ -55,7 +56,7 @@ OuterSums<Real>::OuterSums(const Problem& problem, const Tiles<Real>& tiles, int
   vectors_ = even_part(total, tiles_->max_vectors);
   panels_ = parts_of(total, vectors_);
   const double flops_of_row = 2.0 * double(positions) * double(width()) / terms_;
-  unit_rows_ = std::clamp<int64_t>(int64_t(kUnitFlops / flops_of_row), 1, m_);
+  unit_rows_ = std::clamp<int64_t>(int64_t((tiles_->matrices ? kMatrixUnitFlops : kUnitFlops) / flops_of_row), 1, m_);
   unit_rows_ = std::min(m_, round_up(unit_rows_, tiles_->max_rows[vectors_]));
   sums_part_ = layout_.shared(std::max<int64_t>(cut_.parts, 1) * g.groups * group_sums() * int64_t(sizeof(Real)));
 }
