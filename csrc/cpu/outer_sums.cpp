@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "csrc/cpu/rounding.h"
+#include "csrc/cpu/split.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -16,8 +17,9 @@ constexpr int64_t kMinPositions = 96, kMaxPositions = 256;
 // Where the sums stay in L1 their trip costs little, and the sums of chunks about as long as there are chunks are the most
 // accurate.
 constexpr int64_t kSmallSumsBytes = 32 << 10, kMinShortPositions = 24;
-constexpr int64_t kMatrixPositions = 512;  // the same for matrix registers, whose sums cost four times as much of a tile's time
-constexpr int64_t kParts = 16, kMaxParts = 64;  // that the positions are summed in; the latter for long sums
+// The same for matrix registers, whose sums cost four times as much of a tile's time and which come with 2 MB of L2.
+constexpr int64_t kMatrixPositions = 512, kMatrixChunkBytes = 5 << 18;
+constexpr int64_t kParts = 16, kManyParts = 64;  // that the positions are summed in; the latter for long sums
 constexpr int64_t kMinParts = 8;                // fewer than this do not occupy the threads
 constexpr int64_t kPositionsOfParts = 2048;     // fewer are not cut into parts,
 constexpr int64_t kPositionsOfPart = 128;       // of at least so many: adding one costs as much as summing a position
@@ -80,7 +82,7 @@ void OuterSums<Real>::choose_cut() {
       g.groups * taps() * (cut_.swapped ? g.y_channels : g.x_channels) * cut_.pitch * int64_t(sizeof(Real));
   const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
   const int64_t positions = g.batch * g.x_positions();
-  cut_.parts = positions < kPositionsOfParts ? 0 : flops < kManyThreadsFlops ? kParts : kMaxParts;
+  cut_.parts = positions < kPositionsOfParts ? 0 : flops < kManyThreadsFlops ? kParts : kManyParts;
   cut_.parts = std::min({cut_.parts, positions / kPositionsOfPart, kPartsBytes / std::max<int64_t>(sums_bytes, 1)});
   choose_chunks();
   cut_.parts = std::min(cut_.parts, chunk_count());
@@ -96,7 +98,9 @@ void OuterSums<Real>::choose_chunks() {
   const int64_t bytes = (g.x_channels / terms_ + y_per_x * g.y_channels) * int64_t(sizeof(Real));
   int64_t most = terms_ * std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions);
   if (tiles_->matrices) {
-    most = kMatrixPositions;
+    const int64_t values = g.x_channels + y_per_x * g.y_channels;
+    most = std::clamp<int64_t>(kMatrixChunkBytes / (values * split_of(p_).parts * int64_t(sizeof(uint16_t))), kMaxPositions / 2,
+                               kMatrixPositions);
   } else if (taps() * g.x_channels * g.y_channels * int64_t(sizeof(Real)) <= kSmallSumsBytes) {
     most = std::clamp<int64_t>(2 * int64_t(std::sqrt(double(g.batch * g.x_positions()))), kMinShortPositions, most);
   }
