@@ -94,13 +94,13 @@ void Columns<Real>::load(const void* tensor, int64_t channel, int64_t count, Rea
 }
 
 template <class Real>
-void Columns<Real>::store(const Real* columns, int64_t pitch, const void* bias, int64_t channel, int64_t count, Real* y,
-                          void* tensor) const {
+void Columns<Real>::store(const Real* columns, int64_t pitch, int64_t row_channels, const void* bias, int64_t channel,
+                          int64_t count, Real* y, void* tensor) const {
   for (int64_t c = 0; c < count; ++c) {
     const Real start = bias ? read<Real>(bias, p_.type, channel + c) : Real(0);
     for (int64_t p = 0; p < y_positions_; ++p) y[taps_inside_ ? c * y_positions_ + p : p * count + c] = start;
   }
-  for_each_link(y, count, columns, pitch, count, [](Real* to, const Real* from, int64_t length) {
+  for_each_link(y, count, columns, pitch, row_channels, [](Real* to, const Real* from, int64_t length) {
     for (int64_t e = 0; e < length; ++e) to[e] += from[e];
   });
   for_each_line(channel, [&](int64_t offset, int64_t position) {

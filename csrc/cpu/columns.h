@@ -32,7 +32,8 @@ class Columns {
   void load(const void* tensor, int64_t channel, int64_t count, Real* y, Real* columns, int64_t pitch,
             int64_t row_channels) const;
   // y of those channels is the bias, where there is one, and the sums of columns (col2im).
-  void store(const Real* columns, int64_t pitch, const void* bias, int64_t channel, int64_t count, Real* y, void* tensor) const;
+  void store(const Real* columns, int64_t pitch, int64_t row_channels, const void* bias, int64_t channel, int64_t count, Real* y,
+             void* tensor) const;
   // The product of a row of weights and of some channels of row m of columns, without what m does not reach.
   Real product(const void* weights, int64_t row, Range channels, const Real* columns_of_m, int64_t m) const;
   // Calls move(y, columns, how many elements) for what `y` of some channels and their columns share.

@@ -10,6 +10,7 @@
 // often lie a multiple of a page apart, which would put them into a few sets of the L1 cache.
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "csrc/cpu/columns.h"
@@ -53,7 +54,9 @@ class Native final : public Plan {
 
  private:
   void load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const;
-  void conv_transpose(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const;
+  void run_conv_transpose(const Buffers& buffers, const Parallel& parallel) const;
+  std::vector<Run> pieces_of_row(double flops) const;
+  void multiply(const Buffers& buffers, int64_t group, std::span<const Run> runs, Real* columns, std::byte* scratch) const;
   void run_backward_data(const Buffers& buffers, const Parallel& parallel) const;
   void backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns,
                      std::byte* scratch) const;
@@ -71,19 +74,22 @@ class Native final : public Plan {
   int64_t x_of_group() const {
     return (p_.operation == Operation::conv_transpose ? p_.geometry.x_channels : positions_) * x_pitch();
   }
-  int64_t columns_pitch() const { return apart((gathered_once_ ? p_.geometry.y_channels : part_channels_) * taps()); }
-  int64_t sums_parts() const { return gathered_once_ ? 1 : parts_; }
+  int64_t columns_pitch() const { return apart((all_columns_ ? p_.geometry.y_channels : part_channels_) * taps()); }
+  int64_t sums_parts() const { return all_columns_ ? 1 : parts_; }
   int64_t sums_of_part() const { return p_.geometry.groups * p_.geometry.x_channels * positions_; }
 
   Problem p_;
   const Tiles<Real>* tiles_;
   Columns<Real> columns_;
-  int64_t positions_;              // rows of x
-  bool in_place_;                  // weights are of the type that is computed in
-  bool gathered_once_;             // columns, by backward_data; else by each item those of its channels of y
+  int64_t positions_;  // rows of x
+  bool in_place_;      // weights are of the type that is computed in
+  // Columns are made of all channels before y is, or after: weights are read in the runs of a whole row. Else of those of an
+  // item.
+  bool all_columns_;
   int64_t part_channels_, parts_;  // of y, brought in order together
   int64_t part_rows_, row_parts_;  // of weights, of an item of a gradient
   std::vector<int64_t> x_offset_;  // of a position, in elements
+  std::vector<Run> pieces_;        // of a row of weights: the items of conv_transpose, where it makes all columns
   Layout layout_;
   Layout::Part x_part_, all_columns_part_, columns_part_, y_part_, stage_part_, sums_part_;
 };
@@ -113,9 +119,12 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   const auto with_rows = [&](int64_t parts) { return g.groups * parts * parts_of(kMostItems, parts); };
   const bool data = p_.operation == Operation::backward_data, forward = p_.operation == Operation::conv_transpose;
   const int64_t real = sizeof(Real), of_channel = positions_ * taps() * real;  // of columns
-  gathered_once_ = data && taps() < kManyTaps && g.groups * g.y_channels * of_channel <= kMostColumnBytes;
-  if (forward || gathered_once_) {
+  all_columns_ = g.groups * g.y_channels * of_channel <= kMostColumnBytes &&
+                 (data ? taps() < kManyTaps : forward && !columns_.taps_inside());
+  if (forward && all_columns_) pieces_ = pieces_of_row(flops);
+  if (forward || all_columns_) {
     part_channels_ = even(g.y_channels, std::max(least, parts_of(g.y_channels, kItems)), of_groups);
+    if (forward && all_columns_) part_channels_ = std::min(round_up(part_channels_, tiles_->lanes), g.y_channels);
     part_rows_ = even(g.x_channels, kDotted, of_groups);
   } else {
     const int64_t fit = std::max(kColumnBytes / of_channel, std::min(least, kMostColumnBytes / of_channel));
@@ -127,9 +136,9 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   row_parts_ = parts_of(g.x_channels, part_rows_);
 
   x_part_ = layout_.shared(data ? 0 : g.groups * x_of_group() * real);
-  all_columns_part_ = layout_.shared(gathered_once_ ? g.groups * positions_ * columns_pitch() * real : 0);
+  all_columns_part_ = layout_.shared(all_columns_ ? g.groups * positions_ * columns_pitch() * real : 0);
   sums_part_ = layout_.shared(data ? sums_parts() * sums_of_part() * real : 0);
-  columns_part_ = layout_.per_thread(gathered_once_ ? 0 : positions_ * columns_pitch() * real);
+  columns_part_ = layout_.per_thread(all_columns_ ? 0 : positions_ * columns_pitch() * real);
   y_part_ = layout_.per_thread(part_channels_ * columns_.y_positions() * real);
   stage_part_ = layout_.per_thread((forward ? kRows * kPiece : data ? kDotted * kSlice : kWritten * kPiece) * real);
   layout_.finish(threads);
@@ -139,7 +148,10 @@ template <class Real>
 std::string Native<Real>::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
   return text(positions_) + " positions, " +
-         (gathered_once_ ? text(part_rows_) + " channels of x" : text(part_channels_) + " channels of y") + " an item";
+         (!pieces_.empty() ? text(pieces_.front().length) + " weights of a row"
+          : all_columns_   ? text(part_rows_) + " channels of x"
+                           : text(part_channels_) + " channels of y") +
+         " an item";
 }
 
 // x[i][m] for conv_transpose, x[m][i] for backward_weights.
@@ -164,11 +176,7 @@ void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     load_x(buffers, index / chunks, part(index % chunks, kChannels, g.x_channels),
            layout_.at<Real>(workspace, x_part_) + index / chunks * x_of_group());
   });
-  if (p_.operation == Operation::conv_transpose)
-    return parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
-      conv_transpose(buffers, index / parts_, part(index % parts_, part_channels_, g.y_channels),
-                     layout_.thread(workspace, thread));
-    });
+  if (p_.operation == Operation::conv_transpose) return run_conv_transpose(buffers, parallel);
   parallel.for_each(g.groups * parts_ * row_parts_, [&](int64_t index, int thread) {
     const int64_t y_part = index / row_parts_;
     backward_weights(buffers, y_part / parts_, part(y_part % parts_, part_channels_, g.y_channels),
@@ -177,10 +185,33 @@ void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
 }
 
 template <class Real>
+void Native<Real>::run_conv_transpose(const Buffers& buffers, const Parallel& parallel) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Geometry& g = p_.geometry;
+  const int64_t of_group = positions_ * columns_pitch(), pieces = int64_t(pieces_.size());
+  Real* all_columns = layout_.at<Real>(workspace, all_columns_part_);
+  if (all_columns_)
+    parallel.for_each(g.groups * pieces, [&](int64_t index, int thread) {
+      multiply(buffers, index / pieces, std::span(pieces_).subspan(size_t(index % pieces), 1),
+               all_columns + index / pieces * of_group, layout_.thread(workspace, thread));
+    });
+  parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
+    const int64_t group = index / parts_, y_channels = g.y_channels;
+    const Range channels = part(index % parts_, part_channels_, y_channels);
+    std::byte* scratch = layout_.thread(workspace, thread);
+    Real* columns = all_columns_ ? all_columns + group * of_group + channels.begin : layout_.at<Real>(scratch, columns_part_);
+    if (!all_columns_)
+      multiply(buffers, group, columns_.runs(channels.begin, channels.size(), channels.size(), false), columns, scratch);
+    columns_.store(columns, columns_pitch(), all_columns_ ? y_channels : channels.size(), buffers.bias,
+                   group * y_channels + channels.begin, channels.size(), layout_.at<Real>(scratch, y_part_), buffers.y);
+  });
+}
+
+template <class Real>
 void Native<Real>::run_backward_data(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
-  if (gathered_once_) {
+  if (all_columns_) {
     Real* columns = layout_.at<Real>(workspace, all_columns_part_);
     parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
       const int64_t group = index / parts_;
@@ -228,21 +259,44 @@ void Native<Real>::product(int64_t rows, const OuterRun<Real>& run, int64_t a_pi
   }
 }
 
+// Even pieces of whole tiles, of the taps that reach y; as long as kRunBytes where threads share them evenly.
 template <class Real>
-void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, Range channels, std::byte* scratch) const {
+std::vector<Run> Native<Real>::pieces_of_row(double flops) const {
   const Geometry& g = p_.geometry;
-  const int64_t count = channels.size(), pitch = columns_pitch();
+  std::vector<Run> whole, pieces;
+  for (const Run& run : columns_.runs(0, g.y_channels, g.y_channels, false)) {
+    const Run* last = whole.empty() ? nullptr : &whole.back();
+    if (last && last->weights + last->length == run.weights && last->columns + last->length == run.columns) {
+      whole.back().length += run.length;
+    } else {
+      whole.push_back(run);
+    }
+  }
+  for (int64_t tiles = std::max<int64_t>(1, kRunBytes / bytes_of(p_.type) / width());; --tiles) {
+    pieces.clear();
+    for (const Run& run : whole)
+      for (int64_t n = 0; n < run.length; n += tiles * width())
+        pieces.push_back({run.weights + n, run.columns + n, std::min(tiles * width(), run.length - n)});
+    if (tiles == 1 || shared_evenly(g.groups * int64_t(pieces.size()), flops)) return pieces;
+  }
+}
+
+// columns[m][run] = sum over i of x[m][i] * weights[i][run].
+template <class Real>
+void Native<Real>::multiply(const Buffers& buffers, int64_t group, std::span<const Run> runs, Real* columns,
+                            std::byte* scratch) const {
+  const Geometry& g = p_.geometry;
+  const int64_t pitch = columns_pitch();
   const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * x_of_group();
-  Real *columns = layout_.at<Real>(scratch, columns_part_), *stage = layout_.at<Real>(scratch, stage_part_);
+  Real* stage = layout_.at<Real>(scratch, stage_part_);
   // A few rows of weights at a time, each read as far as the item goes; copies that many positions share lie tile by tile.
   const bool copied = !in_place_ || positions_ > kShared;
   const int64_t most_rows = positions_ > kShared ? kRows : kRowsOfFew, whole = kPiece / width() * width();
   const int64_t strip = positions_ > kShared ? width() : whole;
   const RowsAhead ahead(p_.type, strip, p_.w.outer);
-  const auto of_row = columns_.runs(channels.begin, count, count, false);
   for (int64_t i = 0; i < g.x_channels; i += most_rows) {
     const int64_t rows = std::min(most_rows, g.x_channels - i), row = (group * g.x_channels + i) * p_.w.outer;
-    for (const Run& run : of_row)
+    for (const Run& run : runs)
       for (int64_t piece = 0; piece < run.length; piece += whole) {
         const int64_t end = std::min(piece + whole, run.length);
         for (int64_t r = 0; copied && r < rows; ++r)
@@ -260,8 +314,6 @@ void Native<Real>::conv_transpose(const Buffers& buffers, int64_t group, Range c
         }
       }
   }
-  columns_.store(columns, pitch, buffers.bias, group * g.y_channels + channels.begin, count, layout_.at<Real>(scratch, y_part_),
-                 buffers.y);
 }
 
 // What some channels of y, whose columns these are, contribute to some of x: sums[part][group][channel of x][m].
