@@ -20,10 +20,10 @@ constexpr int64_t kSmallSumsBytes = 32 << 10, kMinShortPositions = 24;
 // The same for matrix registers, whose sums cost four times as much of a tile's time and which come with 2 MB of L2.
 constexpr int64_t kMatrixPositions = 512, kMatrixChunkBytes = 5 << 18;
 constexpr int64_t kParts = 16, kManyParts = 64;  // that the positions are summed in; the latter for long sums
-constexpr int64_t kMinParts = 8;                // fewer than this do not occupy the threads
-constexpr int64_t kPositionsOfParts = 2048;     // fewer are not cut into parts,
-constexpr int64_t kPositionsOfPart = 128;       // of at least so many: adding one costs as much as summing a position
-constexpr int64_t kLeastChunk = 64;             // positions; above it chunks may be as small as there are parts
+constexpr int64_t kMinParts = 8;                 // fewer than this do not occupy the threads
+constexpr int64_t kPositionsOfParts = 2048;      // fewer are not cut into parts,
+constexpr int64_t kPositionsOfPart = 128;        // of at least so many: adding one costs as much as summing a position
+constexpr int64_t kLeastChunk = 64;              // positions; above it chunks may be as small as there are parts
 constexpr int64_t kPartsBytes = 64 << 20;
 // Of weights that one thread sums at a time: 20 to 50 microseconds; matrix registers share what they bring to pairs among more.
 constexpr double kUnitFlops = 4e6, kMatrixUnitFlops = 8e6;
@@ -54,12 +54,10 @@ OuterSums<Real>::OuterSums(const Problem& problem, const Tiles<Real>& tiles, int
   }
   m_ = cut_.swapped ? g.y_channels : g.x_channels;
   n_ = cut_.swapped ? g.x_channels : g.y_channels;
-  const int64_t total = parts_of(n_, lanes()), positions = g.batch * g.x_positions();
+  const int64_t total = parts_of(n_, lanes());
   vectors_ = even_part(total, tiles_->max_vectors);
   panels_ = parts_of(total, vectors_);
-  const double flops_of_row = 2.0 * double(positions) * double(width()) / terms_;
-  unit_rows_ = std::clamp<int64_t>(int64_t((tiles_->matrices ? kMatrixUnitFlops : kUnitFlops) / flops_of_row), 1, m_);
-  unit_rows_ = std::min(m_, round_up(unit_rows_, tiles_->max_rows[vectors_]));
+  choose_units();
   sums_part_ = layout_.shared(std::max<int64_t>(cut_.parts, 1) * g.groups * group_sums() * int64_t(sizeof(Real)));
 }
 
@@ -67,6 +65,25 @@ template <class Real>
 void OuterSums<Real>::finish_layout(int threads) {
   if (exact_ && cut_.parts) exact_part_ = layout_.per_thread(exact_->scratch_bytes());
   layout_.finish(threads);
+}
+
+// Rows of whole tiles; up to twice as many units where threads share these evenly.
+template <class Real>
+void OuterSums<Real>::choose_units() {
+  const Geometry& g = p_.geometry;
+  const double of_row = 2.0 * double(g.batch * g.x_positions()) * double(width()) / terms_;
+  const int64_t tallest = tiles_->max_rows[vectors_], others = g.groups * taps() * panels_;
+  const auto slice_of = [&](int64_t slices) { return std::min(m_, round_up(parts_of(m_, slices), tallest)); };
+  const int64_t most = std::max<int64_t>(int64_t((tiles_->matrices ? kMatrixUnitFlops : kUnitFlops) / of_row), 1);
+  const int64_t least = parts_of(m_, round_up(most, tallest));
+  unit_rows_ = slice_of(least);
+  // Six products of a matrix instruction take as long as a multiply-add.
+  const double slowness = tiles_->matrices ? split_of(p_).products() / 6. : 1, flops = of_row * double(terms_ * m_ * others);
+  for (int64_t slices = least; slices <= 2 * least; ++slices)
+    if (shared_evenly(others * parts_of(m_, slice_of(slices)), flops * slowness)) {
+      unit_rows_ = slice_of(slices);
+      break;
+    }
 }
 
 template <class Real>

@@ -82,6 +82,7 @@ class OuterSums : public Plan {
 
  private:
   void choose_cut();
+  void choose_units();
   void choose_chunks();
   void sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const;
   void store(const Buffers& buffers, const Parallel& parallel, Real* sums) const;

@@ -16,15 +16,18 @@ Split split_of(const Problem& p) {
   return p.precision == Precision::full ? Split{3, 3} : p.precision == Precision::high ? Split{2, 2} : Split{1, 1};
 }
 
+int Split::products() const {
+  int count = 0;
+  for (int i = 0; i < parts; ++i) count += std::min(parts, orders - i);
+  return count;
+}
+
 bool matrices_take(const Problem& p) {
   if (p.type != Type::f32) return p.type != Type::f64;
   static const char* const wanted = std::getenv("TORCH_EXT_AMX_F32");
   if (wanted && *wanted) return std::atoi(wanted) != 0;
   // What goes with the products, of splitting, packing and storing, costs as much as half of them at the peak.
-  const Split split = split_of(p);
-  int products = 0;
-  for (int i = 0; i < split.parts; ++i) products += std::min(split.parts, split.orders - i);
-  return matrix_speed() > 1.5 * products;
+  return matrix_speed() > 1.5 * split_of(p).products();
 }
 
 bool split_box(const Tiles<float>& tiles, Type type, const void* from, const Box& box, int parts, uint16_t* to, int64_t pitch,

@@ -12,6 +12,7 @@ inline constexpr int kMaxParts = 3;
 // precision allows. Products of part i and part j are summed where i + j < orders; those beyond are below the rounding of sums.
 struct Split {
   int parts = 1, orders = 1;
+  int products() const;
 };
 Split split_of(const Problem& problem);
 
