@@ -23,8 +23,9 @@
 namespace torch_ext::cpu {
 namespace {
 
-// Positions of x, beyond which packed weights are faster, by measurement: of any weights, and of some that are read from memory
-// and need no conversion. Those of gradients of weights are written by other kernels as fast, tap by tap, unless taps are many.
+// Positions of x, beyond which packed weights are faster, by measurement: of any weights, and of some that are read from memory,
+// unless they are bf16 that others multiply as pairs. Those of gradients of weights are written by other kernels as fast, tap by
+// tap, unless taps are many, or they need conversion.
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kLargeWeights = 4 << 20, kManyTaps = 64;
 constexpr int64_t kLongRun = 256;  // of weights: many short runs in a row take longer than packing
@@ -427,12 +428,13 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || !contiguous_rows(p)) return nullptr;
   const int64_t positions = g.batch * g.x_positions();
   if (positions > kMaxLinks / g.w_positions() || g.batch * g.y_positions() > kMaxResults) return nullptr;
-  int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
   const int64_t run = p.w.channel == 1 ? g.y_channels : g.y_channels * g.w_positions();  // side by side in a row of weights
-  const bool small_tiles = g.w_positions() >= kTapsOfPanels;
-  if ((bytes_of(p.type) > 2 || small_tiles) && g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun)
-    most =
-        p.operation == Operation::backward_weights && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
+  const bool small_tiles = g.w_positions() >= kTapsOfPanels, written = p.operation == Operation::backward_weights;
+  const bool pairs = p.type == Type::bf16 && (request.isa >= Isa::amx || (request.isa >= Isa::avx512_bf16 && pairs_are_fast()));
+  const bool read_whole = g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun;
+  int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
+  if (read_whole && (small_tiles || !(pairs || (written && bytes_of(p.type) == 2))))
+    most = written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
   if (!request.by_name && ((p.prepacked && !small_tiles) || positions > most || g.w_size() < kMinWeights * g.groups))
     return nullptr;
   if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
