@@ -94,6 +94,7 @@ class PanelPacker {
   PanelPacker(const Tiles<Real>& tiles, Type type, const WeightsMatrix& weights, int64_t width, int64_t terms, int64_t depth);
   // Whether taps come one behind the other, so that parts are best parts of the taps; else parts of the units.
   bool by_tap() const { return order_ == Order::columns || order_ == Order::channels_of_a_tap; }
+  bool columns_together() const { return order_ == Order::columns; }  // in memory
   int64_t taps() const { return tap_count_; }
   // Returns whether all that it packed is finite. Where it is not by tap, taps are all.
   bool pack(const void* weights, int64_t first_column, Range units, Range taps, Real* panel) const;

@@ -41,22 +41,35 @@ Panels<In>::Panels(const Problem& p, const Tiles<Real>& tiles, int parts)
 template <class In>
 bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) const {
   constexpr int64_t kPackBytes = 64 << 10;  // for one thread at a time
-  const int64_t bytes = panel() * int64_t(sizeof(Real));
-  const bool by_tap = !kSplit && packers_[0].by_tap() && bytes <= taps_ * kPackBytes;
-  const int64_t all = by_tap ? taps_ : depth_;
-  const int64_t chunk = round_up(std::max<int64_t>(1, all * kPackBytes / std::max<int64_t>(bytes, 1)), by_tap ? 1 : 16);
-  const int64_t chunks = parts_of(all, chunk);
+  constexpr int64_t kRows = 16;             // units
   std::atomic<bool> good{true};
-  parallel.for_each(groups_ * count_ * chunks, [&](int64_t index, int) {
-    const int64_t begin = index % chunks * chunk, panel_index = index / chunks % count_, group_index = index / chunks / count_;
-    const Range part{begin, std::min(begin + chunk, all)};
+  const auto pack_part = [&](int64_t group_index, int64_t panel_index, Range units, Range taps) {
     const void* of_group = element(weights, type_, group_index * group_stride_);
     Real* of_panel = to + group_index * group() + panel_index * panel();
     const auto& packer = packers_[panel_index == count_ - 1];
-    const Range units = by_tap ? Range{0, depth_} : part, taps = by_tap ? part : Range{0, taps_};
     if (!(kSplit ? pack_split(of_group, panel_index, units, of_panel)
                  : packer.pack(of_group, panel_index * width(), units, taps, of_panel)))
       good = false;
+  };
+  const int64_t bytes = panel() * int64_t(sizeof(Real));
+  if (packers_[0].columns_together() && count_ > 1) {
+    // The columns of all panels lie side by side: a few rows for all of them at a time, while the TLB knows their pages.
+    const int64_t slices = parts_of(depth_, kRows);
+    parallel.for_each(groups_ * slices, [&](int64_t index, int) {
+      const int64_t begin = index % slices * kRows;
+      for (int64_t p = 0; p < count_; ++p) pack_part(index / slices, p, {begin, std::min(begin + kRows, depth_)}, {0, taps_});
+    });
+    return good;
+  }
+  const bool by_tap = !kSplit && packers_[0].by_tap() && bytes <= taps_ * kPackBytes;
+  const int64_t all = by_tap ? taps_ : depth_;
+  const int64_t chunk = round_up(std::max<int64_t>(1, all * kPackBytes / std::max<int64_t>(bytes, 1)), by_tap ? 1 : kRows);
+  const int64_t chunks = parts_of(all, chunk);
+  parallel.for_each(groups_ * count_ * chunks, [&](int64_t index, int) {
+    const int64_t begin = index % chunks * chunk;
+    const Range part{begin, std::min(begin + chunk, all)};
+    pack_part(index / chunks / count_, index / chunks % count_, by_tap ? Range{0, depth_} : part,
+              by_tap ? part : Range{0, taps_});
   });
   return good;
 }
