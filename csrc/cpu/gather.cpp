@@ -451,10 +451,11 @@ std::shared_ptr<Plan> make_gather_of_pairs(const Problem& p, const Tiles<float>&
 
 #if defined(__x86_64__)
 std::shared_ptr<Plan> make_gather_amx(const Problem& p, const Request& request) {
-  // Tiles of 32 channels by 16: fewer are left to others, and what is split must pay for that too.
+  // Tiles of 32 channels by 16: fewer are left to others, and what is split must pay for that too, weights by many positions.
   const WeightsMatrix m = weights_matrix(p);
   const int64_t positions = p.geometry.batch * std::min(p.geometry.x_positions(), p.geometry.y_positions());
-  const bool few = p.type == Type::bf16 ? std::min(m.depth, m.columns) < 12 : std::min(m.depth, m.columns) < 32 || positions < 64;
+  const int64_t channels = std::min(m.depth, m.columns), products = split_of(p).products();
+  const bool few = p.type == Type::bf16 ? channels < 12 : channels < 32 || positions < (products > 4 ? 512 : 64);
   if (!request.by_name && (few || !matrices_take(p))) return nullptr;
   return make_gather_of_pairs(p, amx_tiles(), request);
 }

@@ -235,7 +235,8 @@ std::shared_ptr<Plan> make_outer_amx(const Problem& p, const Request& request) {
   // 4x4 with 512 and 256 channels).
   const Geometry& g = p.geometry;
   const bool whole = p.type == Type::bf16, short_lines = !whole && g.axis[kAxes - 1].x < 8;
-  const bool few = std::min(g.x_channels, g.y_channels) < (whole ? 12 : 32) || g.batch * g.x_positions() < 32 || short_lines;
+  const int64_t channels = std::min(g.x_channels, g.y_channels), positions = g.batch * g.x_positions();
+  const bool few = channels < (whole ? 12 : 32) || positions < (whole ? 32 : 128) || short_lines;
   if (!request.by_name && (few || !matrices_take(p))) return nullptr;
   return make_outer_of_pairs(p, amx_tiles(), request);
 }
