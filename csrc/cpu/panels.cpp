@@ -54,10 +54,13 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
   const int64_t bytes = panel() * int64_t(sizeof(Real));
   if (packers_[0].columns_together() && count_ > 1) {
     // The columns of all panels lie side by side: a few rows for all of them at a time, while the TLB knows their pages.
-    const int64_t slices = parts_of(depth_, kRows);
-    parallel.for_each(groups_ * slices, [&](int64_t index, int) {
-      const int64_t begin = index % slices * kRows;
-      for (int64_t p = 0; p < count_; ++p) pack_part(index / slices, p, {begin, std::min(begin + kRows, depth_)}, {0, taps_});
+    const int64_t of_tap = kRows * count_ * width() * int64_t(sizeof(Real));
+    const int64_t at_once = kSplit ? taps_ : std::clamp<int64_t>(kPackBytes / of_tap, 1, taps_);
+    const int64_t slices = parts_of(depth_, kRows), steps = parts_of(taps_, at_once);
+    parallel.for_each(groups_ * slices * steps, [&](int64_t index, int) {
+      const int64_t row = index / steps % slices * kRows, tap = index % steps * at_once;
+      const Range units{row, std::min(row + kRows, depth_)}, taps{tap, std::min(tap + at_once, taps_)};
+      for (int64_t p = 0; p < count_; ++p) pack_part(index / steps / slices, p, units, taps);
     });
     return good;
   }
