@@ -53,14 +53,13 @@ class Outer final : public OuterSums<typename Operand<In>::Real> {
 
  private:
   using Base = OuterSums<Real>;
-  using Base::p_, Base::tiles_, Base::cut_, Base::layout_, Base::m_, Base::panels_, Base::unit_rows_;
+  using Base::p_, Base::tiles_, Base::cut_, Base::layout_, Base::m_, Base::panels_;
 
   Region reach(const Region& x) const { return Base::reach(x, kTerms > 1); }
   void runs_of(const Chunk& chunk, const int64_t* tap, const RowView<Real>& x, const RowView<Real>& y, Runs<Real>& runs) const;
-  void sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int64_t panel, Real* sums, bool add) const;
-  bool sum_units(const Buffers& buffers, const Parallel& parallel, Real* sums) const override;
-  void sum_unit(const RowView<Real>& x, const RowView<Real>& y, int64_t tap, int64_t m_begin, int64_t m_end, int64_t panel,
-                Real* sums) const;
+  void sum(const Runs<Real>& runs, Range m, int64_t panel, Real* sums, int64_t pitch, bool add) const;
+  bool sum_units(const Buffers& buffers, const Parallel& parallel) const override;
+  void sum_unit(const RowView<Real>& x, const RowView<Real>& y, const SumsUnit<Real>& unit) const;
 
   Rows<In> x_, y_;
   Layout::Part x_part_{}, y_part_{};
@@ -97,9 +96,9 @@ std::string Outer<In>::describe() const {
 }
 
 template <class In>
-bool Outer<In>::sum_units(const Buffers& buffers, const Parallel& parallel, Real* sums) const {
+bool Outer<In>::sum_units(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
-  const int64_t groups = p_.geometry.groups, taps = Base::taps();
+  const int64_t groups = p_.geometry.groups;
   std::atomic<bool> finite{true};
   const int64_t batch = p_.geometry.batch;
   const RowView<Real> x =
@@ -107,16 +106,11 @@ bool Outer<In>::sum_units(const Buffers& buffers, const Parallel& parallel, Real
   const RowView<Real> y =
       y_.load_all(buffers.y, batch, groups, kSliceBytes, layout_.template at<Real>(workspace, y_part_), parallel, finite);
   if (!finite) return false;
-  const int64_t slices = parts_of(m_, unit_rows_);
-  parallel.for_each(groups * taps * panels_ * slices, [&](int64_t index, int) {
-    const int64_t slice = index % slices, panel = index / slices % panels_, tap = index / slices / panels_ % taps;
-    const int64_t group = index / slices / panels_ / taps;
+  Base::for_each_unit(buffers, parallel, false, [&](const SumsUnit<Real>& unit, std::byte*) {
     RowView<Real> x_of_group = x, y_of_group = y;
-    x_of_group.origin += group * p_.geometry.x_channels * x.channel;
-    y_of_group.origin += group * p_.geometry.y_channels * y.channel;
-    const ForTiles<Real> ready(*tiles_);
-    sum_unit(x_of_group, y_of_group, tap, slice * unit_rows_, std::min((slice + 1) * unit_rows_, m_), panel,
-             sums + group * Base::group_sums());
+    x_of_group.origin += unit.group * p_.geometry.x_channels * x.channel;
+    y_of_group.origin += unit.group * p_.geometry.y_channels * y.channel;
+    sum_unit(x_of_group, y_of_group, unit);
   });
   return true;
 }
@@ -142,27 +136,25 @@ bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group,
       if (!add) std::fill_n(of_tap, Base::tap_sums(), Real(0));
       continue;
     }
-    for (int64_t panel = 0; panel < panels_; ++panel) sum(runs, 0, m_, panel, of_tap, add);
+    for (int64_t panel = 0; panel < panels_; ++panel) sum(runs, {0, m_}, panel, of_tap + panel * Base::width(), cut_.pitch, add);
   }
   return true;
 }
 
 // All positions, some rows of one panel of one kernel position.
 template <class In>
-void Outer<In>::sum_unit(const RowView<Real>& x, const RowView<Real>& y, int64_t t, int64_t m_begin, int64_t m_end, int64_t panel,
-                         Real* sums) const {
+void Outer<In>::sum_unit(const RowView<Real>& x, const RowView<Real>& y, const SumsUnit<Real>& unit) const {
   thread_local Runs<Real> runs;
-  Real* of_tap = sums + t * Base::tap_sums();
   int64_t tap[kAxes];
-  Base::tap_of(t, tap);
+  Base::tap_of(unit.tap, tap);
   bool add = false;
   for (int64_t index = 0; index < Base::chunk_count(); ++index) {
     runs_of(Base::chunk(index), tap, x, y, runs);
     if (runs.list.empty()) continue;
-    sum(runs, m_begin, m_end, panel, of_tap, add);
+    sum(runs, unit.m, unit.panel, unit.sums, unit.pitch, add);
     add = true;
   }
-  if (!add) Base::clear(m_begin, m_end, panel, of_tap);
+  if (!add) Base::clear(unit);
 }
 
 // The rows of x in the chunk that the tap connects with a row of y, as runs along the innermost axis.
@@ -188,11 +180,11 @@ void Outer<In>::runs_of(const Chunk& c, const int64_t* tap, const RowView<Real>&
 }
 
 template <class In>
-void Outer<In>::sum(const Runs<Real>& runs, int64_t m_begin, int64_t m_end, int64_t panel, Real* sums, bool add) const {
+void Outer<In>::sum(const Runs<Real>& runs, Range m, int64_t panel, Real* sums, int64_t pitch, bool add) const {
   OuterTile<Real> tile{};
   tile.runs = runs.list.data(), tile.run_count = int64_t(runs.list.size());
   tile.b_offset = panel * Base::width(), tile.a_pitch = runs.a_pitch, tile.b_pitch = runs.b_pitch, tile.add = add;
-  Base::sum_panel(m_begin, m_end, panel, sums, tile);
+  Base::sum_panel(m, panel, sums, pitch, tile);
 }
 
 bool accepts(const Problem& p) {

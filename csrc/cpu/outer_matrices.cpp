@@ -36,7 +36,7 @@ class OuterMatrices final : public OuterSums<float> {
                  bool add) const override;
 
  private:
-  bool sum_units(const Buffers& buffers, const Parallel& parallel, float* sums) const override;
+  bool sum_units(const Buffers& buffers, const Parallel& parallel) const override;
   bool load_x(const Buffers& buffers, const Chunk& chunk, int64_t group, Range m, uint16_t* planes) const;
   bool load_line(const std::byte* from, int64_t step, int64_t count, int64_t channels, uint16_t* to) const;
   bool load_y(const Buffers& buffers, int64_t first_channel, int64_t channels, Range samples, const Region& region,
@@ -44,8 +44,8 @@ class OuterMatrices final : public OuterSums<float> {
   RowsOfY y_in_place(const Buffers& buffers) const;
   RowsOfY y_boxed(int64_t channels, int64_t first_sample, const Region& region, const uint16_t* box) const;
   bool point(const Chunk& chunk, const int64_t* tap, const RowsOfY& y) const;
-  void sum(const uint16_t* x, int64_t positions, int64_t part_of_y, int64_t offset, Range m, int64_t panel, float* pairs,
-           float* sums, bool add) const;
+  void sum(const uint16_t* x, int64_t positions, int64_t part_of_y, int64_t offset, const SumsUnit<float>& unit, float* pairs,
+           bool add) const;
 
   // From one channel of x to the next, in halves: an odd number of cache lines, and room for whole registers.
   int64_t x_pitch() const { return round_up(chunk_positions_, 64) + 32; }
@@ -111,13 +111,13 @@ bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t gr
       continue;
     }
     for (int64_t panel = 0; panel < panels_; ++panel)
-      sum(x, c.positions(), y.part, offset + panel * width(), {0, m_}, panel, layout_.at<float>(scratch, pairs_part_), of_tap,
-          add);
+      sum(x, c.positions(), y.part, offset + panel * width(), {group, t, panel, {0, m_}, of_tap + panel * width(), cut_.pitch},
+          layout_.at<float>(scratch, pairs_part_), add);
   }
   return true;
 }
 
-bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel, float* sums) const {
+bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
   std::atomic<bool> splits{true};
@@ -147,31 +147,24 @@ bool OuterMatrices::sum_units(const Buffers& buffers, const Parallel& parallel, 
     });
   }
   if (!splits) return false;
-  const int64_t slices = parts_of(m_, unit_rows_);
-  const int64_t units = g.groups * panels_ * slices;  // of a tap
+  // All taps of a panel and a slice while both stay in L2. Where all of x and y does, all of a tap, whose sums lie together.
   const int64_t row = split_.parts * y_room(n_), rows = g.groups * g.batch * g.y_positions();
   const bool resident = (g.groups * chunk_count() * x_chunk() + rows * row) * int64_t(sizeof(uint16_t)) <= kResidentBytes;
-  parallel.for_each(taps() * units, [&](int64_t index, int thread) {
-    const ForTiles<float> ready(*tiles_);
-    // All taps of a panel and a slice while both stay in L2. Where all of x and y does, all of a tap, whose sums lie together.
-    const int64_t unit = resident ? index % units : index / taps(), t = resident ? index / units : index % taps();
-    const int64_t slice = unit % slices, box = unit / slices, panel = box % panels_, group = box / panels_;
+  for_each_unit(buffers, parallel, !resident, [&](const SumsUnit<float>& unit, std::byte* scratch) {
     RowsOfY y = in_place_y_ ? y_in_place(buffers) : of_box;
-    if (!in_place_y_) y.origin += box * g.batch * of_box.sample;
-    const int64_t offset = in_place_y_ ? group * n_ + panel * width() : 0;
-    const Range m{slice * unit_rows_, std::min((slice + 1) * unit_rows_, m_)};
-    float* of_tap = sums + group * group_sums() + t * tap_sums();
-    float* pairs = layout_.at<float>(layout_.thread(workspace, thread), pairs_part_);
+    if (!in_place_y_) y.origin += (unit.group * panels_ + unit.panel) * g.batch * of_box.sample;
+    const int64_t offset = in_place_y_ ? unit.group * n_ + unit.panel * width() : 0;
     int64_t tap[kAxes];
-    tap_of(t, tap);
+    tap_of(unit.tap, tap);
     bool add = false;
     for (int64_t i = 0; i < chunk_count(); ++i) {
       const Chunk c = chunk(i);
       if (!point(c, tap, y)) continue;
-      sum(all_x + (i * g.groups + group) * x_chunk(), c.positions(), y.part, offset, m, panel, pairs, of_tap, add);
+      sum(all_x + (i * g.groups + unit.group) * x_chunk(), c.positions(), y.part, offset, unit,
+          layout_.at<float>(scratch, pairs_part_), add);
       add = true;
     }
-    if (!add) clear(m.begin, m.end, panel, of_tap);
+    if (!add) clear(unit);
   });
   return true;
 }
@@ -302,10 +295,10 @@ bool OuterMatrices::point(const Chunk& c, const int64_t* tap, const RowsOfY& y) 
   return true;
 }
 
-// One panel of the tap whose rows have been listed.
-void OuterMatrices::sum(const uint16_t* x, int64_t positions, int64_t part_of_y, int64_t offset, Range m, int64_t panel,
-                        float* pairs, float* sums, bool add) const {
-  const int64_t first = panel * width(), columns = std::min(width(), n_ - first);
+// A unit of the tap whose rows have been listed.
+void OuterMatrices::sum(const uint16_t* x, int64_t positions, int64_t part_of_y, int64_t offset, const SumsUnit<float>& unit,
+                        float* pairs, bool add) const {
+  const int64_t columns = std::min(width(), n_ - unit.panel * width());
   const int64_t count = round_up(parts_of(positions, kPairs), kUnits), pitch = round_up(columns, lanes());
   for (int i = 0; i < split_.parts; ++i)
     tiles_->pair_rows(met.data(), i * part_of_y + offset, count, columns, pairs + i * pairs_plane(), pitch);
@@ -313,7 +306,7 @@ void OuterMatrices::sum(const uint16_t* x, int64_t positions, int64_t part_of_y,
   OuterTile<float> tile{};
   tile.runs = &run, tile.run_count = 1, tile.b_pitch = pitch, tile.add = add, tile.a_step = x_pitch() / kPairs;
   tile.parts = split_.parts, tile.orders = split_.orders, tile.a_plane = x_plane() / kPairs, tile.b_plane = pairs_plane();
-  sum_panel(m.begin, m.end, panel, sums, tile);
+  sum_panel(unit.m, unit.panel, unit.sums, unit.pitch, tile);
 }
 
 }  // namespace

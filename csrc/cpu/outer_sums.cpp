@@ -27,6 +27,9 @@ constexpr int64_t kLeastChunk = 64;              // positions; above it chunks m
 constexpr int64_t kPartsBytes = 64 << 20;
 // Of weights that one thread sums at a time: 20 to 50 microseconds; matrix registers share what they bring to pairs among more.
 constexpr double kUnitFlops = 4e6, kMatrixUnitFlops = 8e6;
+// Sums of all weights from which on units are of all taps; of such a unit: a quarter of L2, which is twice as large where there
+// are matrix registers.
+constexpr int64_t kLargeSums = 3 << 20, kUnitSums = 256 << 10, kMatrixUnitSums = 512 << 10;
 constexpr int64_t kStoreBytes = 16 << 10;  // of sums, with their parts, that a thread adds and stores at a time
 
 }  // namespace
@@ -58,7 +61,9 @@ OuterSums<Real>::OuterSums(const Problem& problem, const Tiles<Real>& tiles, int
   vectors_ = even_part(total, tiles_->max_vectors);
   panels_ = parts_of(total, vectors_);
   choose_units();
-  sums_part_ = layout_.shared(std::max<int64_t>(cut_.parts, 1) * g.groups * group_sums() * int64_t(sizeof(Real)));
+  const int64_t all = std::max<int64_t>(cut_.parts, 1) * g.groups * group_sums() * int64_t(sizeof(Real));
+  sums_part_ = layout_.shared(taps_together_ ? 0 : all);
+  unit_part_ = layout_.per_thread(taps_together_ ? taps() * unit_tap() * int64_t(sizeof(Real)) : 0);
 }
 
 template <class Real>
@@ -72,13 +77,19 @@ template <class Real>
 void OuterSums<Real>::choose_units() {
   const Geometry& g = p_.geometry;
   const double of_row = 2.0 * double(g.batch * g.x_positions()) * double(width()) / terms_;
-  const int64_t tallest = tiles_->max_rows[vectors_], others = g.groups * taps() * panels_;
+  const int64_t tallest = tiles_->max_rows[vectors_], row_bytes = taps() * width() * int64_t(sizeof(Real));
+  const int64_t fit = (tiles_->matrices ? kMatrixUnitSums : kUnitSums) / row_bytes;
+  // Results whose channels lie together are written faster a whole row at a time, which matters where products take long.
+  const bool whole_rows = !tiles_->matrices && (cut_.swapped ? p_.w.outer : p_.w.channel) == 1;
+  taps_together_ = !cut_.parts && g.groups * group_sums() * int64_t(sizeof(Real)) > kLargeSums && fit >= tallest && !whole_rows;
+  const int64_t of_flops = std::max<int64_t>(int64_t((tiles_->matrices ? kMatrixUnitFlops : kUnitFlops) / of_row), 1);
+  const int64_t most = taps_together_ ? fit / tallest * tallest : round_up(of_flops, tallest);
+  const int64_t others = g.groups * panels_ * (taps_together_ ? 1 : taps()), least = parts_of(m_, most);
   const auto slice_of = [&](int64_t slices) { return std::min(m_, round_up(parts_of(m_, slices), tallest)); };
-  const int64_t most = std::max<int64_t>(int64_t((tiles_->matrices ? kMatrixUnitFlops : kUnitFlops) / of_row), 1);
-  const int64_t least = parts_of(m_, round_up(most, tallest));
   unit_rows_ = slice_of(least);
   // Six products of a matrix instruction take as long as a multiply-add.
-  const double slowness = tiles_->matrices ? split_of(p_).products() / 6. : 1, flops = of_row * double(terms_ * m_ * others);
+  const double slowness = tiles_->matrices ? split_of(p_).products() / 6. : 1;
+  const double flops = of_row * double(terms_ * m_ * g.groups * panels_ * taps());
   for (int64_t slices = least; slices <= 2 * least; ++slices)
     if (shared_evenly(others * parts_of(m_, slice_of(slices)), flops * slowness)) {
       unit_rows_ = slice_of(slices);
@@ -192,10 +203,44 @@ void OuterSums<Real>::run(const Buffers& buffers, const Parallel& parallel) cons
       const ForTiles<Real> ready(*tiles_);
       sum_part(buffers, index / groups, index % groups, layout_.thread(workspace, thread), sums + index * group_sums());
     });
-  } else if (!sum_units(buffers, parallel, sums)) {
+  } else if (!sum_units(buffers, parallel)) {
     return exact_->run(buffers, parallel);
   }
-  store(buffers, parallel, sums);
+  if (!taps_together_) store(buffers, parallel, sums);
+}
+
+template <class Real>
+void OuterSums<Real>::for_each_unit(const Buffers& buffers, const Parallel& parallel, bool taps_follow,
+                                    const SumUnit& sum) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const int64_t slices = parts_of(m_, unit_rows_), units = p_.geometry.groups * panels_ * slices;
+  const auto unit_of = [&](int64_t index, int64_t tap) {
+    const int64_t slice = index % slices, panel = index / slices;
+    const Range m{slice * unit_rows_, std::min((slice + 1) * unit_rows_, m_)};
+    return SumsUnit<Real>{panel / panels_, tap, panel % panels_, m, nullptr, 0};
+  };
+  if (taps_together_)
+    return parallel.for_each(units, [&](int64_t index, int thread) {
+      const ForTiles<Real> ready(*tiles_);
+      std::byte* scratch = layout_.thread(workspace, thread);
+      Real* const sums = layout_.at<Real>(scratch, unit_part_);
+      SumsUnit<Real> unit = unit_of(index, 0);
+      unit.pitch = width();
+      for (; unit.tap < taps(); ++unit.tap) {
+        unit.sums = sums + unit.tap * unit_tap();
+        sum(unit, scratch);
+      }
+      const int64_t first = unit.panel * width();
+      store_rows(buffers, unit.group, {0, taps()}, unit.m, {first, std::min(first + width(), n_)}, sums, unit_tap(), width());
+    });
+  parallel.for_each(units * taps(), [&](int64_t index, int thread) {
+    const ForTiles<Real> ready(*tiles_);
+    SumsUnit<Real> unit = taps_follow ? unit_of(index / taps(), index % taps()) : unit_of(index % units, index / units);
+    unit.pitch = cut_.pitch;
+    unit.sums = layout_.at<Real>(workspace, sums_part_) + unit.group * group_sums() + unit.tap * tap_sums() +
+                unit.m.begin * cut_.pitch + unit.panel * width();
+    sum(unit, layout_.thread(workspace, thread));
+  });
 }
 
 // One part of the positions, all the weights of a group.
@@ -232,22 +277,27 @@ bool OuterSums<Real>::connected(const Region& x, const int64_t* tap, Range* insi
 }
 
 template <class Real>
-void OuterSums<Real>::sum_panel(int64_t begin, int64_t end, int64_t panel, Real* sums, OuterTile<Real> tile) const {
-  const int64_t first = panel * width();
-  tile.columns = std::min(width(), n_ - first), tile.out_pitch = cut_.pitch;
-  const int64_t vectors = parts_of(tile.columns, lanes()), count = parts_of(end - begin, tiles_->max_rows[vectors]);
-  for (int64_t i = 0, m = begin; i < count; ++i) {
-    const int64_t rows = std::min(round_up((end - m) / (count - i), tiles_->row_step), end - m);
-    tile.a_offset = m * tile.a_step, tile.out = sums + m * cut_.pitch + first, tile.rows = int(rows);
+void OuterSums<Real>::sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile) const {
+  tile.columns = std::min(width(), n_ - panel * width()), tile.out_pitch = pitch;
+  const int64_t vectors = parts_of(tile.columns, lanes()), count = parts_of(m.size(), tiles_->max_rows[vectors]);
+  for (int64_t i = 0, at = m.begin; i < count; ++i) {
+    const int64_t rows = std::min(round_up((m.end - at) / (count - i), tiles_->row_step), m.end - at);
+    tile.a_offset = at * tile.a_step, tile.out = sums + (at - m.begin) * pitch, tile.rows = int(rows);
     tiles_->outer[vectors][rows](tile);
-    m += rows;
+    at += rows;
   }
 }
 
 template <class Real>
-void OuterSums<Real>::clear(int64_t begin, int64_t end, int64_t panel, Real* sums) const {
-  const int64_t first = panel * width(), columns = std::min(width(), n_ - first);
-  for (int64_t m = begin; m < end; ++m) std::fill_n(sums + m * cut_.pitch + first, columns, Real(0));
+void OuterSums<Real>::clear(const SumsUnit<Real>& unit) const {
+  const int64_t columns = std::min(width(), n_ - unit.panel * width());
+  for (int64_t row = 0; row < unit.m.size(); ++row) std::fill_n(unit.sums + row * unit.pitch, columns, Real(0));
+}
+
+template <class Real>
+bool OuterSums<Real>::transposed() const {
+  const int64_t m_stride = cut_.swapped ? p_.w.channel : p_.w.outer, n_stride = cut_.swapped ? p_.w.outer : p_.w.channel;
+  return m_stride == 1 && n_stride != 1;
 }
 
 // Adds the parts in their order and brings the sums into the result's layout, some rows at a time; where they are transposed on
@@ -255,15 +305,13 @@ void OuterSums<Real>::clear(int64_t begin, int64_t end, int64_t panel, Real* sum
 template <class Real>
 void OuterSums<Real>::store(const Buffers& buffers, const Parallel& parallel, Real* sums) const {
   const Geometry& g = p_.geometry;
-  const int64_t m_stride = cut_.swapped ? p_.w.channel : p_.w.outer, n_stride = cut_.swapped ? p_.w.outer : p_.w.channel;
-  const bool transposed = m_stride == 1 && n_stride != 1;
-  const int64_t at_once = transposed ? 1 : taps(), least = transposed ? std::min<int64_t>(lanes(), m_) : 1;
+  const int64_t at_once = transposed() ? 1 : taps(), least = transposed() ? std::min<int64_t>(lanes(), m_) : 1;
   const int64_t row_bytes = std::max<int64_t>(cut_.parts, 1) * at_once * cut_.pitch * int64_t(sizeof(Real));
   const int64_t rows = std::clamp<int64_t>(kStoreBytes / row_bytes, least, m_);
   const int64_t slices = parts_of(m_, rows), steps = taps() / at_once, part_stride = g.groups * group_sums();
   parallel.for_each(g.groups * steps * slices, [&](int64_t index, int) {
     const int64_t group = index / slices / steps, first = index / slices % steps * at_once, begin = index % slices * rows;
-    const int64_t end = std::min(begin + rows, m_), corner = group * g.x_channels * p_.w.outer;
+    const int64_t end = std::min(begin + rows, m_);
     Real* of_group = sums + group * group_sums();
     for (int64_t part = 1; part < cut_.parts; ++part)
       for (int64_t t = first; t < first + at_once; ++t) {
@@ -271,18 +319,29 @@ void OuterSums<Real>::store(const Buffers& buffers, const Parallel& parallel, Re
         const Real* from = to + part * part_stride;
         for (int64_t i = 0; i < (end - begin) * cut_.pitch; ++i) to[i] += from[i];
       }
-    if (transposed) {
-      int64_t tap[kAxes];
-      tap_of(first, tap);
-      const int64_t at = corner + begin + tap[0] * p_.w.axis[0] + tap[1] * p_.w.axis[1] + tap[2] * p_.w.axis[2];
-      store_box(*tiles_, p_.type, of_group + (first * m_ + begin) * cut_.pitch, cut_.pitch, element(buffers.w, p_.type, at),
-                {{1, 1, end - begin}, {0, 0, 1}, n_, n_stride});
-      return;
-    }
-    for (int64_t m = begin; m < end; ++m)
-      store_box(*tiles_, p_.type, of_group + m * cut_.pitch, m_ * cut_.pitch, element(buffers.w, p_.type, corner + m * m_stride),
-                {{g.axis[0].w, g.axis[1].w, g.axis[2].w}, {p_.w.axis[0], p_.w.axis[1], p_.w.axis[2]}, n_, n_stride});
+    store_rows(buffers, group, {first, first + at_once}, {begin, end}, {0, n_}, of_group + (first * m_ + begin) * cut_.pitch,
+               tap_sums(), cut_.pitch);
   });
+}
+
+template <class Real>
+void OuterSums<Real>::store_rows(const Buffers& buffers, int64_t group, Range taps, Range m, Range n, const Real* sums,
+                                 int64_t tap_pitch, int64_t pitch) const {
+  const Geometry& g = p_.geometry;
+  const int64_t m_stride = cut_.swapped ? p_.w.channel : p_.w.outer, n_stride = cut_.swapped ? p_.w.outer : p_.w.channel;
+  const int64_t corner = group * g.x_channels * p_.w.outer + m.begin * m_stride + n.begin * n_stride;
+  if (!transposed()) {  // all taps
+    const Box box{{g.axis[0].w, g.axis[1].w, g.axis[2].w}, {p_.w.axis[0], p_.w.axis[1], p_.w.axis[2]}, n.size(), n_stride};
+    for (int64_t row = 0; row < m.size(); ++row)
+      store_box(*tiles_, p_.type, sums + row * pitch, tap_pitch, element(buffers.w, p_.type, corner + row * m_stride), box);
+    return;
+  }
+  for (int64_t t = taps.begin; t < taps.end; ++t, sums += tap_pitch) {
+    int64_t tap[kAxes], at = corner;
+    tap_of(t, tap);
+    for (int a = 0; a < kAxes; ++a) at += tap[a] * p_.w.axis[a];
+    store_box(*tiles_, p_.type, sums, pitch, element(buffers.w, p_.type, at), {{1, 1, m.size()}, {0, 0, 1}, n.size(), n_stride});
+  }
 }
 
 template class OuterSums<float>;

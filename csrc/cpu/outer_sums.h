@@ -2,6 +2,8 @@
 // What the kernels share that compute backward_weights as sums of outer products of rows of x and y: how the positions are cut
 // into chunks and parts, and how the sums become the result.
 #pragma once
+#include <functional>
+
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rows.h"
@@ -27,6 +29,15 @@ struct Chunk {
 
 Region whole_x(const Problem& problem);
 
+// Some rows of a panel of the sums of a tap, which one thread computes from all positions.
+template <class Real>
+struct SumsUnit {
+  int64_t group, tap, panel;
+  Range m;
+  Real* sums;     // of the first row
+  int64_t pitch;  // of rows
+};
+
 template <class Real>
 class OuterSums : public Plan {
  public:
@@ -45,8 +56,11 @@ class OuterSums : public Plan {
   void set_exact(std::shared_ptr<const OuterSums<float>> exact) { exact_ = std::move(exact); }
   // After the parts of shared workspace, and what sum_chunk needs for a thread.
   void finish_layout(int threads);
-  // All weights, in units that threads share out; returns whether the kernel can compute with the values.
-  virtual bool sum_units(const Buffers& buffers, const Parallel& parallel, Real* sums) const = 0;
+  // All weights, by way of for_each_unit; returns whether the kernel can compute with the values.
+  virtual bool sum_units(const Buffers& buffers, const Parallel& parallel) const = 0;
+  // Threads take units: of all taps one after the other where `taps_follow`, else of all panels of a tap.
+  using SumUnit = std::function<void(const SumsUnit<Real>&, std::byte* scratch)>;
+  void for_each_unit(const Buffers& buffers, const Parallel& parallel, bool taps_follow, const SumUnit& sum) const;
 
   int64_t chunk_count() const;
   Chunk chunk(int64_t index) const;
@@ -59,10 +73,10 @@ class OuterSums : public Plan {
   // The positions of x that the tap connects with positions of y; returns whether there are any.
   bool connected(const Region& x, const int64_t* tap, Range* inside) const;
   std::string describe_cut() const;
-  // Rows [begin, end) of one panel of a tap's sums, in tiles of even height that are like `tile`.
-  void sum_panel(int64_t begin, int64_t end, int64_t panel, Real* sums, OuterTile<Real> tile) const;
+  // Rows of one panel of a tap's sums, of which these are the first's, in tiles of even height that are like `tile`.
+  void sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile) const;
   // Zeros there, for a tap that connects nothing.
-  void clear(int64_t begin, int64_t end, int64_t panel, Real* sums) const;
+  void clear(const SumsUnit<Real>& unit) const;
 
   int64_t lanes() const { return tiles_->lanes; }
   int64_t width() const { return vectors_ * lanes(); }  // of a panel
@@ -78,6 +92,7 @@ class OuterSums : public Plan {
   int64_t m_, n_;             // channels of a and b in a group
   int64_t vectors_, panels_;  // of a row of sums
   int64_t unit_rows_;         // rows m of the weights that a thread takes at a time
+  bool taps_together_;        // units are of all taps, and stored by their thread: the sums of all weights would leave the cache
   Layout layout_;
 
  private:
@@ -86,8 +101,14 @@ class OuterSums : public Plan {
   void choose_chunks();
   void sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const;
   void store(const Buffers& buffers, const Parallel& parallel, Real* sums) const;
+  // Some rows and columns of some taps, whose sums begin at `sums` and are so far apart.
+  void store_rows(const Buffers& buffers, int64_t group, Range taps, Range m, Range n, const Real* sums, int64_t tap_pitch,
+                  int64_t pitch) const;
+  bool transposed() const;  // on the way into the result
+  // From one tap of a unit of all of them to the next: not a multiple of a page.
+  int64_t unit_tap() const { return unit_rows_ * width() + kCacheLine / int64_t(sizeof(Real)); }
 
-  Layout::Part sums_part_{}, exact_part_{};
+  Layout::Part sums_part_{}, unit_part_{}, exact_part_{};
 };
 
 }  // namespace torch_ext::cpu
