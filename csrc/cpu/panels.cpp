@@ -47,7 +47,7 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
     const void* of_group = element(weights, type_, group_index * group_stride_);
     Real* of_panel = to + group_index * group() + panel_index * panel();
     const auto& packer = packers_[panel_index == count_ - 1];
-    if (!(kSplit ? pack_split(of_group, panel_index, units, of_panel)
+    if (!(kSplit ? pack_split(of_group, panel_index, units, taps, of_panel)
                  : packer.pack(of_group, panel_index * width(), units, taps, of_panel)))
       good = false;
   };
@@ -55,7 +55,7 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
   if (packers_[0].columns_together() && count_ > 1) {
     // The columns of all panels lie side by side: a few rows for all of them at a time, while the TLB knows their pages.
     const int64_t of_tap = kRows * count_ * width() * int64_t(sizeof(Real));
-    const int64_t at_once = kSplit ? taps_ : std::clamp<int64_t>(kPackBytes / of_tap, 1, taps_);
+    const int64_t at_once = std::clamp<int64_t>(kPackBytes / of_tap, 1, taps_);
     const int64_t slices = parts_of(depth_, kRows), steps = parts_of(taps_, at_once);
     parallel.for_each(groups_ * slices * steps, [&](int64_t index, int) {
       const int64_t row = index / steps % slices * kRows, tap = index % steps * at_once;
@@ -77,18 +77,18 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
   return good;
 }
 
-// Some units of a panel.
+// Some units and taps of a panel.
 template <class In>
-bool Panels<In>::pack_split(const void* weights, int64_t panel, Range units, Real* to) const {
+bool Panels<In>::pack_split(const void* weights, int64_t panel, Range units, Range taps, Real* to) const {
   if constexpr (kSplit) {
     constexpr int64_t kTerms = Operand<In>::terms;
     const int64_t columns = vectors_of(panel) * tiles_->lanes, from_tap = tap_pitch<Real>(kTerms * depth_, columns);
     thread_local std::vector<Real> whole;
     whole.resize(size_t(taps_ * from_tap));
     const Range channels{kTerms * units.begin, kTerms * units.end};
-    packers_[panel == count_ - 1].pack(weights, panel * width(), channels, {0, taps_}, whole.data());
+    packers_[panel == count_ - 1].pack(weights, panel * width(), channels, taps, whole.data());
     bool splits = true;
-    for (int64_t k = 0; k < taps_; ++k)
+    for (int64_t k = taps.begin; k < taps.end; ++k)
       for (int64_t c = units.begin; c < units.end; ++c) {
         const Real* row = whole.data() + k * from_tap + kTerms * c * columns;
         Real* unit = to + k * tap(vectors_of(panel)) + c * columns;

@@ -33,7 +33,7 @@ class Panels {
   bool pack(const void* weights, const Parallel& parallel, Real* to) const;
 
  private:
-  bool pack_split(const void* weights, int64_t panel, Range units, Real* to) const;
+  bool pack_split(const void* weights, int64_t panel, Range units, Range taps, Real* to) const;
 
   const Tiles<Real>* tiles_;
   Type type_;
