@@ -60,11 +60,11 @@ std::vector<uint64_t> rounded(const std::vector<double>& values, Type type) {
   return bits;
 }
 
-int compute_integers(const MakePlan& make_plan, Operation operation, bool every_layout) {
+int compute_integers(const MakePlan& make_plan, Operation operation, const std::vector<Case>& cases, bool every_layout) {
   Harness harness;
   int computed = 0;
-  for (size_t k = 0; k < small_cases().size(); ++k) {
-    const Case& c = small_cases()[k];
+  for (size_t k = 0; k < cases.size(); ++k) {
+    const Case& c = cases[k];
     const Data data = integers(c.geometry);
     for (bool bias : {false, true}) {
       if (bias && operation != Operation::conv_transpose) continue;

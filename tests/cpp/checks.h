@@ -47,7 +47,7 @@ using MakePlan = std::function<std::shared_ptr<const cpu::Plan>(const Problem&, 
 inline const Layouts& rotating(size_t k, Type type) { return kLayouts[(k + 3 * size_t(type)) % std::size(kLayouts)]; }
 
 // Small integers, bit for bit, with every pair of layouts or one for each case. Returns how many problems were computed.
-int compute_integers(const MakePlan& make_plan, Operation operation, bool every_layout);
+int compute_integers(const MakePlan& make_plan, Operation operation, const std::vector<Case>& cases, bool every_layout);
 // Random data against a wider sum of the same values. Of large problems, whose formula takes long, in one type each.
 int compute_reals(const MakePlan& make_plan, Operation operation, const std::vector<Case>& cases);
 

@@ -48,7 +48,7 @@ class EveryKernel : public testing::TestWithParam<Subjects> {
   }
 };
 
-TEST_P(EveryKernel, ComputesIntegersExactly) { expect_computed(compute_integers(make_plan(), operation(), true)); }
+TEST_P(EveryKernel, ComputesIntegersExactly) { expect_computed(compute_integers(make_plan(), operation(), small_cases(), true)); }
 
 TEST_P(EveryKernel, KeepsTheErrorBound) { expect_computed(compute_reals(make_plan(), operation(), small_cases())); }
 
@@ -285,6 +285,23 @@ INSTANTIATE_TEST_SUITE_P(, EveryKernel, testing::ValuesIn(every_kernel_and_opera
 
 // ---- The list as a whole -------------------------------------------------------------------------------------------------
 
+// Where the sums of all weights take more than 3 MB, `outer` keeps those of some rows alone.
+TEST(KernelList, OuterIsExactBeyondTheCache) {
+  const Case large = parse_case("large_weights n1 g2 c186:350 i1x2 k5x5 s2x2 d1x1 pb1x1 pe1x1 op0x0");
+  for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel) {
+    const char* name = cpu::kernel_name(kernel);
+    if (std::strncmp(name, "outer", 5) != 0) continue;
+    if (!cpu::kernel_supported(kernel, cpu::detected_isa())) {
+      std::printf("%s: not on this machine\n", name);
+      continue;
+    }
+    const MakePlan make_plan = [name](const Problem& p, int threads) {
+      return cpu::make_plan(p, cpu::detected_isa(), threads, name);
+    };
+    EXPECT_GT(compute_integers(make_plan, Operation::backward_weights, {large}, true), 0) << name;
+  }
+}
+
 TEST(KernelList, EveryKernelAcceptsSomeCase) {
   for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel) {
     const char* name = cpu::kernel_name(kernel);
@@ -331,7 +348,8 @@ TEST_P(EveryIsa, ComputesEveryCase) {
         ADD_FAILURE() << plan->kernel << " chosen for " << cpu::name_of(isa);
     return plan;
   };
-  EXPECT_GE(compute_integers(make_plan, GetParam().operation, false), int(small_cases().size() * std::size(kTypes)));
+  EXPECT_GE(compute_integers(make_plan, GetParam().operation, small_cases(), false),
+            int(small_cases().size() * std::size(kTypes)));
 }
 
 std::vector<Capped> every_isa_and_operation() {
