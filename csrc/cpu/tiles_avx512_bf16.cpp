@@ -167,4 +167,8 @@ bool pairs_are_fast() {
 }  // namespace torch_ext::cpu
 
 #pragma GCC pop_options
+#else
+namespace torch_ext::cpu {
+bool pairs_are_fast() { return false; }
+}  // namespace torch_ext::cpu
 #endif
