@@ -122,11 +122,13 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   const int64_t real = sizeof(Real), of_channel = positions_ * taps() * real;  // of columns
   all_columns_ = g.groups * g.y_channels * of_channel <= kMostColumnBytes &&
                  (data ? taps() < kManyTaps : forward && !columns_.taps_inside());
-  if (forward && all_columns_) pieces_ = pieces_of_row(flops);
   if (forward || all_columns_) {
     part_channels_ = even(g.y_channels, std::max(least, parts_of(g.y_channels, kItems)), of_groups);
-    if (forward && all_columns_) part_channels_ = std::min(round_up(part_channels_, tiles_->lanes), g.y_channels);
     part_rows_ = even(g.x_channels, kDotted, of_groups);
+    if (forward && all_columns_) {
+      pieces_ = pieces_of_row(flops);
+      part_channels_ = std::min(round_up(part_channels_, tiles_->lanes), g.y_channels);
+    }
   } else {
     const int64_t fit = std::max(kColumnBytes / of_channel, std::min(least, kMostColumnBytes / of_channel));
     part_channels_ = even(g.y_channels, std::max<int64_t>(fit, 1), with_rows);

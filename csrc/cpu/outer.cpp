@@ -224,7 +224,7 @@ std::shared_ptr<const OuterSums<float>> make_exact_outer(const Problem& p, const
 std::shared_ptr<Plan> make_outer_amx(const Problem& p, const Request& request) {
   // Registers hold 16 channels: of fewer than 12, others are faster, and a row of one has 32 positions. What is split must pay
   // for that too; its lines are short where weights outnumber the positions, and there it loses (24 ms against 15 for planes of
-  // 4x4 with 512 and 256 channels).
+  // 4x4 with 512 and 256 channels), as it does on a line of 100 positions, where its registers take 128 (8.7 against 6.2).
   const Geometry& g = p.geometry;
   const bool whole = p.type == Type::bf16, short_lines = !whole && g.axis[kAxes - 1].x < 8;
   const int64_t channels = std::min(g.x_channels, g.y_channels), positions = g.batch * g.x_positions();

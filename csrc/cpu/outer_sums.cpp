@@ -61,8 +61,7 @@ OuterSums<Real>::OuterSums(const Problem& problem, const Tiles<Real>& tiles, int
   vectors_ = even_part(total, tiles_->max_vectors);
   panels_ = parts_of(total, vectors_);
   choose_units();
-  const int64_t all = std::max<int64_t>(cut_.parts, 1) * g.groups * group_sums() * int64_t(sizeof(Real));
-  sums_part_ = layout_.shared(taps_together_ ? 0 : all);
+  sums_part_ = layout_.shared(taps_together_ ? 0 : std::max<int64_t>(cut_.parts, 1) * sums_bytes());
   unit_part_ = layout_.per_thread(taps_together_ ? taps() * unit_tap() * int64_t(sizeof(Real)) : 0);
 }
 
@@ -80,8 +79,8 @@ void OuterSums<Real>::choose_units() {
   const int64_t tallest = tiles_->max_rows[vectors_], row_bytes = taps() * width() * int64_t(sizeof(Real));
   const int64_t fit = (tiles_->matrices ? kMatrixUnitSums : kUnitSums) / row_bytes;
   // Results whose channels lie together are written faster a whole row at a time, which matters where products take long.
-  const bool whole_rows = !tiles_->matrices && (cut_.swapped ? p_.w.outer : p_.w.channel) == 1;
-  taps_together_ = !cut_.parts && g.groups * group_sums() * int64_t(sizeof(Real)) > kLargeSums && fit >= tallest && !whole_rows;
+  const bool whole_rows = !tiles_->matrices && n_stride() == 1;
+  taps_together_ = !cut_.parts && sums_bytes() > kLargeSums && fit >= tallest && !whole_rows;
   const int64_t of_flops = std::max<int64_t>(int64_t((tiles_->matrices ? kMatrixUnitFlops : kUnitFlops) / of_row), 1);
   const int64_t most = taps_together_ ? fit / tallest * tallest : round_up(of_flops, tallest);
   const int64_t others = g.groups * panels_ * (taps_together_ ? 1 : taps()), least = parts_of(m_, most);
@@ -294,12 +293,6 @@ void OuterSums<Real>::clear(const SumsUnit<Real>& unit) const {
   for (int64_t row = 0; row < unit.m.size(); ++row) std::fill_n(unit.sums + row * unit.pitch, columns, Real(0));
 }
 
-template <class Real>
-bool OuterSums<Real>::transposed() const {
-  const int64_t m_stride = cut_.swapped ? p_.w.channel : p_.w.outer, n_stride = cut_.swapped ? p_.w.outer : p_.w.channel;
-  return m_stride == 1 && n_stride != 1;
-}
-
 // Adds the parts in their order and brings the sums into the result's layout, some rows at a time; where they are transposed on
 // the way, also one tap at a time.
 template <class Real>
@@ -328,19 +321,19 @@ template <class Real>
 void OuterSums<Real>::store_rows(const Buffers& buffers, int64_t group, Range taps, Range m, Range n, const Real* sums,
                                  int64_t tap_pitch, int64_t pitch) const {
   const Geometry& g = p_.geometry;
-  const int64_t m_stride = cut_.swapped ? p_.w.channel : p_.w.outer, n_stride = cut_.swapped ? p_.w.outer : p_.w.channel;
-  const int64_t corner = group * g.x_channels * p_.w.outer + m.begin * m_stride + n.begin * n_stride;
+  const int64_t corner = group * g.x_channels * p_.w.outer + m.begin * m_stride() + n.begin * n_stride();
   if (!transposed()) {  // all taps
-    const Box box{{g.axis[0].w, g.axis[1].w, g.axis[2].w}, {p_.w.axis[0], p_.w.axis[1], p_.w.axis[2]}, n.size(), n_stride};
+    const Box box{{g.axis[0].w, g.axis[1].w, g.axis[2].w}, {p_.w.axis[0], p_.w.axis[1], p_.w.axis[2]}, n.size(), n_stride()};
     for (int64_t row = 0; row < m.size(); ++row)
-      store_box(*tiles_, p_.type, sums + row * pitch, tap_pitch, element(buffers.w, p_.type, corner + row * m_stride), box);
+      store_box(*tiles_, p_.type, sums + row * pitch, tap_pitch, element(buffers.w, p_.type, corner + row * m_stride()), box);
     return;
   }
   for (int64_t t = taps.begin; t < taps.end; ++t, sums += tap_pitch) {
     int64_t tap[kAxes], at = corner;
     tap_of(t, tap);
     for (int a = 0; a < kAxes; ++a) at += tap[a] * p_.w.axis[a];
-    store_box(*tiles_, p_.type, sums, pitch, element(buffers.w, p_.type, at), {{1, 1, m.size()}, {0, 0, 1}, n.size(), n_stride});
+    store_box(*tiles_, p_.type, sums, pitch, element(buffers.w, p_.type, at),
+              {{1, 1, m.size()}, {0, 0, 1}, n.size(), n_stride()});
   }
 }
 

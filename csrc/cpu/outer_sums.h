@@ -104,7 +104,11 @@ class OuterSums : public Plan {
   // Some rows and columns of some taps, whose sums begin at `sums` and are so far apart.
   void store_rows(const Buffers& buffers, int64_t group, Range taps, Range m, Range n, const Real* sums, int64_t tap_pitch,
                   int64_t pitch) const;
-  bool transposed() const;  // on the way into the result
+  // Of the result, from one row or column of sums to the next.
+  int64_t m_stride() const { return cut_.swapped ? p_.w.channel : p_.w.outer; }
+  int64_t n_stride() const { return cut_.swapped ? p_.w.outer : p_.w.channel; }
+  bool transposed() const { return m_stride() == 1 && n_stride() != 1; }                            // sums, on their way into it
+  int64_t sums_bytes() const { return p_.geometry.groups * group_sums() * int64_t(sizeof(Real)); }  // of all weights
   // From one tap of a unit of all of them to the next: not a multiple of a page.
   int64_t unit_tap() const { return unit_rows_ * width() + kCacheLine / int64_t(sizeof(Real)); }
 

@@ -51,7 +51,6 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
                  : packer.pack(of_group, panel_index * width(), units, taps, of_panel)))
       good = false;
   };
-  const int64_t bytes = panel() * int64_t(sizeof(Real));
   if (packers_[0].columns_together() && count_ > 1) {
     // The columns of all panels lie side by side: a few rows for all of them at a time, while the TLB knows their pages.
     const int64_t of_tap = kRows * count_ * width() * int64_t(sizeof(Real));
@@ -64,6 +63,7 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
     });
     return good;
   }
+  const int64_t bytes = panel() * int64_t(sizeof(Real));
   const bool by_tap = !kSplit && packers_[0].by_tap() && bytes <= taps_ * kPackBytes;
   const int64_t all = by_tap ? taps_ : depth_;
   const int64_t chunk = round_up(std::max<int64_t>(1, all * kPackBytes / std::max<int64_t>(bytes, 1)), by_tap ? 1 : kRows);
