@@ -63,16 +63,15 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
     });
     return good;
   }
-  const int64_t bytes = panel() * int64_t(sizeof(Real));
-  const bool by_tap = !kSplit && packers_[0].by_tap() && bytes <= taps_ * kPackBytes;
-  const int64_t all = by_tap ? taps_ : depth_;
-  const int64_t chunk = round_up(std::max<int64_t>(1, all * kPackBytes / std::max<int64_t>(bytes, 1)), by_tap ? 1 : kRows);
-  const int64_t chunks = parts_of(all, chunk);
-  parallel.for_each(groups_ * count_ * chunks, [&](int64_t index, int) {
-    const int64_t begin = index % chunks * chunk;
-    const Range part{begin, std::min(begin + chunk, all)};
-    pack_part(index / chunks / count_, index / chunks % count_, by_tap ? Range{0, depth_} : part,
-              by_tap ? part : Range{0, taps_});
+  // Where the channels of a tap lie side by side, long runs of those of a few taps; else all taps of a few channels.
+  const bool by_tap = !kSplit && packers_[0].by_tap();
+  const int64_t unit = width() * int64_t(sizeof(Real));
+  const int64_t fit = std::max<int64_t>(1, kPackBytes / (by_tap ? unit : unit * taps_));
+  const int64_t run = std::min(round_up(fit, kRows), depth_), at_once = by_tap ? std::clamp<int64_t>(fit / run, 1, taps_) : taps_;
+  const int64_t slices = parts_of(depth_, run), steps = parts_of(taps_, at_once);
+  parallel.for_each(groups_ * count_ * slices * steps, [&](int64_t index, int) {
+    const int64_t panel = index / steps / slices, row = index / steps % slices * run, tap = index % steps * at_once;
+    pack_part(panel / count_, panel % count_, {row, std::min(row + run, depth_)}, {tap, std::min(tap + at_once, taps_)});
   });
   return good;
 }
