@@ -16,12 +16,12 @@ Real read(const void* base, Type type, int64_t index) {
 }  // namespace
 
 template <class Real>
-Columns<Real>::Columns(const Problem& problem, const Tiles<Real>& tiles)
+Columns<Real>::Columns(const Problem& problem, const Tiles<Real>& tiles, bool taps_inside)
     : p_(problem),
       tiles_(&tiles),
       positions_(p_.geometry.batch * p_.geometry.x_positions()),
       y_positions_(p_.geometry.batch * p_.geometry.y_positions()),
-      taps_inside_(p_.w.channel != 1),
+      taps_inside_(taps_inside),
       reached_(size_t(taps())) {
   const Axis* axis = p_.geometry.axis;
   for (int64_t k = 0; k < taps(); ++k)
@@ -58,7 +58,7 @@ std::vector<Run> Columns<Real>::runs(int64_t first, int64_t count, int64_t row_c
   if (taps_inside_) return {{first * p_.w.channel, 0, count * p_.w.channel}};
   std::vector<Run> runs;
   for (size_t k = 0; k < reached_.size(); ++k)
-    if (all_taps || reached_[k]) runs.push_back({tap_offset_[k] + first, int64_t(k) * row_channels, count});
+    if (all_taps || reached_[k]) runs.push_back({tap_offset_[k] + first * p_.w.channel, int64_t(k) * row_channels, count});
   return runs;
 }
 

@@ -19,11 +19,12 @@ struct Run {
 template <class Real>
 class Columns {
  public:
-  Columns(const Problem& problem, const Tiles<Real>& tiles);
+  // Where taps_inside, the taps of an output channel lie together in a row, else the channels of a tap.
+  Columns(const Problem& problem, const Tiles<Real>& tiles, bool taps_inside);
 
   int64_t positions() const { return positions_; }      // of x, of all samples
   int64_t y_positions() const { return y_positions_; }  // what `y` below holds of a channel
-  bool taps_inside() const { return taps_inside_; }     // the taps of an output channel lie together, else the channels of a tap
+  bool taps_inside() const { return taps_inside_; }
 
   // What a row of weights holds of some output channels, of all taps or of those that reach a position; a row of columns has that
   // of `row_channels`, of which these are the first.

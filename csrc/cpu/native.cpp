@@ -8,6 +8,8 @@
 //   backward_weights  weights[i] = sum over m of x[m][i] * columns[m]
 // Weights of 16 bits are converted a piece at a time, in cache, and where many positions share them so are all others: their rows
 // often lie a multiple of a page apart, which would put them into a few sets of the L1 cache.
+#include "csrc/cpu/native.h"
+
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -18,7 +20,6 @@
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
-#include "csrc/cpu/upcoming.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -27,18 +28,12 @@ namespace {
 // unless they are bf16 that others multiply as pairs. Those of gradients of weights are written by other kernels as fast, tap by
 // tap, unless taps are many, or they need conversion.
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6;
-constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kLargeWeights = 4 << 20, kManyTaps = 64;
-constexpr int64_t kLongRun = 256;  // of weights: many short runs in a row take longer than packing
+constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kManyTaps = 64;
 // From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
 constexpr int64_t kTapsOfPanels = 256;
-constexpr int64_t kMinWeights = 16 << 10;  // below this packing costs nothing
-constexpr int64_t kMaxLinks = 64 << 10;    // pairs of a position and a tap
-constexpr int64_t kMaxResults = 64 << 10;  // positions of y
 constexpr int64_t kItems = 64;
 constexpr int64_t kRunBytes = 2048;  // of a row of weights that an item reads, at least
 constexpr int64_t kChannels = 64;    // of x that are brought in order at a time
-// conv_transpose: positions beyond which weights are copied; rows of them at a time beyond that, and up to it; elements of a row.
-constexpr int64_t kShared = 16, kRows = 64, kRowsOfFew = 16, kPiece = 512;
 // Gradients: columns of an item, and where these are too few to read or write weights in runs of kRunBytes; items that parts of
 // the columns and of the rows of weights make up.
 constexpr int64_t kColumnBytes = 128 << 10, kMostColumnBytes = 4 << 20, kMostItems = 16;
@@ -63,19 +58,17 @@ class Native final : public Plan {
                      std::byte* scratch) const;
   void store_x(const Buffers& buffers, int64_t group, Range channels) const;
   void backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const;
-  void product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out, int64_t out_pitch,
-               int64_t columns, bool add) const;
 
   static Range part(int64_t index, int64_t size, int64_t all) { return {index * size, std::min((index + 1) * size, all)}; }
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
-  // Rows of so many elements start in different sets of the caches.
-  int64_t apart(int64_t row) const { return round_up(row, tiles_->lanes) + tiles_->lanes; }
-  int64_t x_pitch() const { return p_.operation == Operation::conv_transpose ? positions_ : apart(p_.geometry.x_channels); }
+  int64_t x_pitch() const {
+    return p_.operation == Operation::conv_transpose ? positions_ : apart(*tiles_, p_.geometry.x_channels);
+  }
   int64_t x_of_group() const {
     return (p_.operation == Operation::conv_transpose ? p_.geometry.x_channels : positions_) * x_pitch();
   }
-  int64_t columns_pitch() const { return apart((all_columns_ ? p_.geometry.y_channels : part_channels_) * taps()); }
+  int64_t columns_pitch() const { return apart(*tiles_, (all_columns_ ? p_.geometry.y_channels : part_channels_) * taps()); }
   int64_t sums_parts() const { return all_columns_ ? 1 : parts_; }
   int64_t sums_of_part() const { return p_.geometry.groups * p_.geometry.x_channels * positions_; }
 
@@ -99,23 +92,13 @@ template <class Real>
 Native<Real>::Native(const Problem& problem, Isa isa, int threads)
     : p_(problem),
       tiles_(&tiles<Real>(isa)),
-      columns_(p_, *tiles_),
+      columns_(p_, *tiles_, p_.w.channel != 1),
       positions_(columns_.positions()),
-      in_place_(bytes_of(p_.type) == int64_t(sizeof(Real))) {
+      in_place_(bytes_of(p_.type) == int64_t(sizeof(Real))),
+      x_offset_(position_offsets(p_)) {
   const Geometry& g = p_.geometry;
-  for (int64_t m = 0; m < positions_; ++m) {
-    int64_t rest = m, offset = 0;
-    for (int a = kAxes - 1; a >= 0; rest /= g.axis[a--].x) offset += rest % g.axis[a].x * p_.x.axis[a];
-    x_offset_.push_back(offset + rest * p_.x.outer);
-  }
   const int64_t least = parts_of(kRunBytes, bytes_of(p_.type) * (columns_.taps_inside() ? taps() : 1));
-  // The largest parts of at most `most` that threads share evenly.
   const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * taps());
-  const auto even = [&](int64_t channels, int64_t most, auto items) {
-    for (int64_t part = std::min(most, channels); part > 0; --part)
-      if (shared_evenly(items(parts_of(channels, part)), flops)) return even_part(channels, part);
-    return std::min(most, channels);
-  };
   const auto of_groups = [&](int64_t parts) { return g.groups * parts; };
   const auto with_rows = [&](int64_t parts) { return g.groups * parts * parts_of(kMostItems, parts); };
   const bool data = p_.operation == Operation::backward_data, forward = p_.operation == Operation::conv_transpose;
@@ -123,15 +106,15 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   all_columns_ = g.groups * g.y_channels * of_channel <= kMostColumnBytes &&
                  (data ? taps() < kManyTaps : forward && !columns_.taps_inside());
   if (forward || all_columns_) {
-    part_channels_ = even(g.y_channels, std::max(least, parts_of(g.y_channels, kItems)), of_groups);
-    part_rows_ = even(g.x_channels, kDotted, of_groups);
+    part_channels_ = shared_part(g.y_channels, std::max(least, parts_of(g.y_channels, kItems)), flops, of_groups);
+    part_rows_ = shared_part(g.x_channels, kDotted, flops, of_groups);
     if (forward && all_columns_) {
       pieces_ = pieces_of_row(flops);
       part_channels_ = std::min(round_up(part_channels_, tiles_->lanes), g.y_channels);
     }
   } else {
     const int64_t fit = std::max(kColumnBytes / of_channel, std::min(least, kMostColumnBytes / of_channel));
-    part_channels_ = even(g.y_channels, std::max<int64_t>(fit, 1), with_rows);
+    part_channels_ = shared_part(g.y_channels, std::max<int64_t>(fit, 1), flops, with_rows);
     part_rows_ = round_up(parts_of(g.x_channels, parts_of(kMostItems, parts_of(g.y_channels, part_channels_))),
                           data ? kDotRows : kWritten);
   }
@@ -143,7 +126,7 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   sums_part_ = layout_.shared(data ? sums_parts() * sums_of_part() * real : 0);
   columns_part_ = layout_.per_thread(all_columns_ ? 0 : positions_ * columns_pitch() * real);
   y_part_ = layout_.per_thread(part_channels_ * columns_.y_positions() * real);
-  stage_part_ = layout_.per_thread((forward ? kRows * kPiece : data ? kDotted * kSlice : kWritten * kPiece) * real);
+  stage_part_ = layout_.per_thread((forward ? kRowsShared * kPiece : data ? kDotted * kSlice : kWritten * kPiece) * real);
   layout_.finish(threads);
 }
 
@@ -246,22 +229,6 @@ void Native<Real>::run_backward_data(const Buffers& buffers, const Parallel& par
                     [&](int64_t index, int) { store_x(buffers, index / chunks, part(index % chunks, kChannels, g.x_channels)); });
 }
 
-// out[r*out_pitch + n] (+)= sum over p < run.count of run.a[p*a_pitch + r] * run.b[p*b_pitch + n] for r < rows, n < columns, no
-// more than a tile has.
-template <class Real>
-void Native<Real>::product(int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out,
-                           int64_t out_pitch, int64_t columns, bool add) const {
-  const int64_t vectors = parts_of(columns, tiles_->lanes), parts = parts_of(rows, tiles_->max_rows[vectors]);
-  for (int64_t part = 0, r = 0; part < parts; ++part) {
-    const int64_t height = (rows - r) / (parts - part);
-    for (int64_t p = 0; p < run.count; p += kMaxTerms) {
-      const OuterRun<Real> some{run.a + p * a_pitch, run.b + p * b_pitch, std::min(kMaxTerms, run.count - p)};
-      tiles_->outer[vectors][height]({&some, 1, r, 0, a_pitch, b_pitch, out + r * out_pitch, out_pitch, columns, add || p > 0});
-    }
-    r += height;
-  }
-}
-
 // Even pieces of whole tiles, of the taps that reach y; as long as kRunBytes where threads share them evenly.
 template <class Real>
 std::vector<Run> Native<Real>::pieces_of_row(double flops) const {
@@ -284,38 +251,19 @@ std::vector<Run> Native<Real>::pieces_of_row(double flops) const {
   }
 }
 
-// columns[m][run] = sum over i of x[m][i] * weights[i][run].
+// columns[m][run] = sum over i of x[m][i] * weights[i][run]; a few rows of weights at a time, each read as far as the item goes.
 template <class Real>
 void Native<Real>::multiply(const Buffers& buffers, int64_t group, std::span<const Run> runs, Real* columns,
                             std::byte* scratch) const {
   const Geometry& g = p_.geometry;
-  const int64_t pitch = columns_pitch();
   const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * x_of_group();
   Real* stage = layout_.at<Real>(scratch, stage_part_);
-  // A few rows of weights at a time, each read as far as the item goes; copies that many positions share lie tile by tile.
-  const bool copied = !in_place_ || positions_ > kShared;
-  const int64_t most_rows = positions_ > kShared ? kRows : kRowsOfFew, whole = kPiece / width() * width();
-  const int64_t strip = positions_ > kShared ? width() : whole;
-  const RowsAhead ahead(p_.type, strip, p_.w.outer);
-  for (int64_t i = 0; i < g.x_channels; i += most_rows) {
-    const int64_t rows = std::min(most_rows, g.x_channels - i), row = (group * g.x_channels + i) * p_.w.outer;
+  for (int64_t i = 0, rows; i < g.x_channels; i += rows) {
+    rows = std::min(rows_at_once(positions_), g.x_channels - i);
     for (const Run& run : runs)
-      for (int64_t piece = 0; piece < run.length; piece += whole) {
-        const int64_t end = std::min(piece + whole, run.length);
-        for (int64_t r = 0; copied && r < rows; ++r)
-          for (int64_t n = piece; n < end; n += strip) {
-            const void* from = element(buffers.w, p_.type, row + r * p_.w.outer + run.weights + n);
-            ahead.ask(from);
-            tiles_->widen(p_.type, from, stage + (n - piece) * most_rows + r * strip, std::min(strip, end - n));
-          }
-        for (int64_t n = piece; n < end; n += width()) {
-          const int64_t inside = (n - piece) % strip;
-          const Real* w = copied ? stage + (n - piece - inside) * most_rows + inside
-                                 : static_cast<const Real*>(buffers.w) + row + run.weights + n;
-          product(positions_, {x + i * x_pitch(), w, rows}, x_pitch(), copied ? strip : p_.w.outer, columns + run.columns + n,
-                  pitch, std::min(width(), end - n), i > 0);
-        }
-      }
+      multiply_rows(*tiles_, p_.type, element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights),
+                    p_.w.outer, rows, run.length, x + i * x_pitch(), x_pitch(), positions_, columns + run.columns,
+                    columns_pitch(), i > 0, stage);
   }
 }
 
@@ -393,19 +341,17 @@ void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, Range
       for (int64_t piece = 0; piece < run.length; piece += kPiece) {
         const int64_t end = std::min(piece + kPiece, run.length);
         for (int64_t n = piece; n < end; n += width())
-          product(rows, {x + i, columns + run.columns + n, positions_}, x_pitch(), pitch,
-                  in_place_ ? static_cast<Real*>(at(i, run)) + n : stage + n - piece, in_place_ ? p_.w.outer : kPiece,
-                  std::min(width(), end - n), false);
+          add_products(*tiles_, rows, {x + i, columns + run.columns + n, positions_}, x_pitch(), pitch,
+                       in_place_ ? static_cast<Real*>(at(i, run)) + n : stage + n - piece, in_place_ ? p_.w.outer : kPiece,
+                       std::min(width(), end - n), false);
         for (int64_t r = 0; !in_place_ && r < rows; ++r)
           tiles_->narrow(p_.type, stage + r * kPiece, element(at(i + r, run), p_.type, piece), end - piece);
       }
   }
   // An infinity or NaN in x has met the zeros of taps that do not read it.
   thread_local std::vector<Real> sums;
-  for (int64_t i = of_x.begin; i < of_x.end; ++i) {
-    bool finite = true;
-    for (int64_t m = 0; m < positions_; ++m) finite = finite && std::isfinite(x[m * x_pitch() + i]);
-    if (finite) continue;
+  for (int64_t wrong : not_finite(*tiles_, x + of_x.begin, x_pitch(), positions_, of_x.size())) {
+    const int64_t i = of_x.begin + wrong;
     sums.assign(size_t(count * taps()), Real(0));
     columns_.for_each_link(y, count, columns, pitch, count, [&](const Real* from, const Real* to, int64_t length) {
       const int64_t m = (to - columns) / pitch, column = (to - columns) % pitch;
@@ -432,7 +378,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (positions > kMaxLinks / g.w_positions() || g.batch * g.y_positions() > kMaxResults) return nullptr;
   const int64_t run = p.w.channel == 1 ? g.y_channels : g.y_channels * g.w_positions();  // side by side in a row of weights
   const bool small_tiles = g.w_positions() >= kTapsOfPanels, written = p.operation == Operation::backward_weights;
-  const bool pairs = p.type == Type::bf16 && (request.isa >= Isa::amx || (request.isa >= Isa::avx512_bf16 && pairs_are_fast()));
+  const bool pairs = multiplies_pairs(p.type, request.isa);
   const bool read_whole = g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun;
   int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
   if (read_whole && (small_tiles || !(pairs || (written && bytes_of(p.type) == 2))))

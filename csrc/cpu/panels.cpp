@@ -65,7 +65,7 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
   }
   // Where the channels of a tap lie side by side, long runs of those of a few taps; else all taps of a few channels.
   const bool by_tap = !kSplit && packers_[0].by_tap();
-  const int64_t unit = width() * int64_t(sizeof(Real));
+  const int64_t unit = panel() / std::max<int64_t>(taps_ * depth_, 1) * int64_t(sizeof(Real));
   const int64_t fit = std::max<int64_t>(1, kPackBytes / (by_tap ? unit : unit * taps_));
   const int64_t run = std::min(round_up(fit, kRows), depth_), at_once = by_tap ? std::clamp<int64_t>(fit / run, 1, taps_) : taps_;
   const int64_t slices = parts_of(depth_, run), steps = parts_of(taps_, at_once);

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What both kernels share that multiply weights where they lie: `native`, whose rows of weights are those of input channels, and
+// `native_xoi`, whose rows are those of taps and output channels.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "csrc/cpu/pack.h"
+#include "csrc/cpu/rounding.h"
+#include "csrc/cpu/tiles.h"
+#include "csrc/cpu/upcoming.h"
+
+namespace torch_ext::cpu {
+
+inline constexpr int64_t kMinWeights = 16 << 10;   // below this packing costs nothing
+inline constexpr int64_t kLargeWeights = 4 << 20;  // bytes, which are read from memory
+inline constexpr int64_t kLongRun = 256;           // of weights: many short runs in a row take longer than packing
+inline constexpr int64_t kMaxLinks = 64 << 10;     // pairs of a position and a tap
+inline constexpr int64_t kMaxResults = 64 << 10;   // positions of y
+
+// Whether other kernels multiply such weights as pairs of bf16.
+inline bool multiplies_pairs(Type type, Isa isa) {
+  return type == Type::bf16 && (isa >= Isa::amx || (isa >= Isa::avx512_bf16 && pairs_are_fast()));
+}
+
+// Rows of so many elements start in different sets of the caches.
+template <class Real>
+int64_t apart(const Tiles<Real>& tiles, int64_t row) {
+  return round_up(row, tiles.lanes) + tiles.lanes;
+}
+
+// The largest even part of some channels, of at most `most`, such that threads share items(how many parts) evenly.
+template <class Items>
+int64_t shared_part(int64_t channels, int64_t most, double flops, Items items) {
+  for (int64_t part = std::min(most, channels); part > 0; --part)
+    if (shared_evenly(items(parts_of(channels, part)), flops)) return even_part(channels, part);
+  return std::min(most, channels);
+}
+
+// Of the positions of x, of all samples, in elements.
+inline std::vector<int64_t> position_offsets(const Problem& p) {
+  const Geometry& g = p.geometry;
+  std::vector<int64_t> offsets;
+  for (int64_t m = 0; m < g.batch * g.x_positions(); ++m) {
+    int64_t rest = m, offset = 0;
+    for (int a = kAxes - 1; a >= 0; rest /= g.axis[a--].x) offset += rest % g.axis[a].x * p.x.axis[a];
+    offsets.push_back(offset + rest * p.x.outer);
+  }
+  return offsets;
+}
+
+// Channels i < count of x[m][i] that are not finite at all positions.
+template <class Real>
+std::vector<int64_t> not_finite(const Tiles<Real>& tiles, const Real* x, int64_t pitch, int64_t positions, int64_t count) {
+  std::vector<int64_t> channels;
+  for (int64_t m = 0; m < positions; ++m) {
+    if (tiles.finite(x + m * pitch, count)) continue;
+    for (int64_t i = 0; i < count; ++i)
+      if (!std::isfinite(x[m * pitch + i])) channels.push_back(i);
+  }
+  std::sort(channels.begin(), channels.end());
+  channels.erase(std::unique(channels.begin(), channels.end()), channels.end());
+  return channels;
+}
+
+// out[r*out_pitch + n] (+)= sum over p < run.count of run.a[p*a_pitch + r] * run.b[p*b_pitch + n] for r < rows, n < columns, no
+// more than a tile has.
+template <class Real>
+void add_products(const Tiles<Real>& tiles, int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out,
+                  int64_t out_pitch, int64_t columns, bool add) {
+  const int64_t vectors = parts_of(columns, tiles.lanes), parts = parts_of(rows, tiles.max_rows[vectors]);
+  for (int64_t part = 0, r = 0; part < parts; ++part) {
+    const int64_t height = (rows - r) / (parts - part);
+    for (int64_t p = 0; p < run.count; p += kMaxTerms) {
+      const OuterRun<Real> some{run.a + p * a_pitch, run.b + p * b_pitch, std::min(kMaxTerms, run.count - p)};
+      tiles.outer[vectors][height]({&some, 1, r, 0, a_pitch, b_pitch, out + r * out_pitch, out_pitch, columns, add || p > 0});
+    }
+    r += height;
+  }
+}
+
+// Where more positions than kShared share the weights, copies of them lie tile by tile, as rows that are a multiple of a page
+// apart would meet in a few sets of the L1 cache. Rows of weights that are multiplied at a time then, and else; elements of them.
+inline constexpr int64_t kShared = 16, kRowsShared = 64, kRowsOfFew = 16, kPiece = 512;
+inline int64_t rows_at_once(int64_t positions) { return positions > kShared ? kRowsShared : kRowsOfFew; }
+
+// out[m*out_pitch + n] (+)= sum over r < rows of a[r*a_pitch + m] * weights[r*pitch + n] for m < positions, n < length; `stage`
+// has room for kRowsShared rows of kPiece.
+template <class Real>
+void multiply_rows(const Tiles<Real>& tiles, Type type, const void* weights, int64_t pitch, int64_t rows, int64_t length,
+                   const Real* a, int64_t a_pitch, int64_t positions, Real* out, int64_t out_pitch, bool add, Real* stage) {
+  const bool copied = bytes_of(type) != int64_t(sizeof(Real)) || positions > kShared;
+  const int64_t width = tiles.max_vectors * tiles.lanes, whole = kPiece / width * width;
+  const int64_t strip = positions > kShared ? width : whole;
+  const RowsAhead ahead(type, strip, pitch);
+  for (int64_t piece = 0; piece < length; piece += whole) {
+    const int64_t end = std::min(piece + whole, length);
+    for (int64_t r = 0; copied && r < rows; ++r)
+      for (int64_t n = piece; n < end; n += strip) {
+        const void* from = element(weights, type, r * pitch + n);
+        ahead.ask(from);
+        tiles.widen(type, from, stage + (n - piece) * rows + r * strip, std::min(strip, end - n));
+      }
+    for (int64_t n = piece; n < end; n += width) {
+      const int64_t inside = (n - piece) % strip;
+      const Real* b = copied ? stage + (n - piece - inside) * rows + inside : static_cast<const Real*>(weights) + n;
+      add_products(tiles, positions, {a, b, rows}, a_pitch, copied ? strip : pitch, out + n, out_pitch, std::min(width, end - n),
+                   add);
+    }
+  }
+}
+
+}  // namespace torch_ext::cpu
