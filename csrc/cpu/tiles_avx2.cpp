@@ -106,6 +106,30 @@ struct F32 {
   static Reg pair_high(Reg a, Reg b) {
     return _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b)));
   }
+  // Rows of 16-bit elements, eight in each 128 bits: those that lie `step` apart, and element j of r[i] exchanged with element i
+  // of r[j].
+  static Reg load_eighths(const uint16_t* p, int64_t step) {
+    const auto load128 = [&](int64_t i) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + i * step)); };
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(load128(0)), load128(1), 1);
+  }
+  static void transpose_eighths(Reg* r) {
+    Reg t[8];
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 2) {
+      t[i] = pair_low(r[i], r[i + 1]);
+      t[i + 1] = pair_high(r[i], r[i + 1]);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 4) {
+      r[i] = _mm256_unpacklo_ps(t[i], t[i + 2]);
+      r[i + 1] = _mm256_unpackhi_ps(t[i], t[i + 2]);
+      r[i + 2] = _mm256_unpacklo_ps(t[i + 1], t[i + 3]);
+      r[i + 3] = _mm256_unpackhi_ps(t[i + 1], t[i + 3]);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
+      t[2 * i] = _mm256_shuffle_ps(r[i], r[i + 4], 0x44);
+      t[2 * i + 1] = _mm256_shuffle_ps(r[i], r[i + 4], 0xee);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; ++i) r[i] = t[i];
+  }
   static __m128i bf16_bits(Reg v) {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

@@ -130,6 +130,33 @@ struct F32 {
   static Reg pair_high(Reg a, Reg b) {
     return _mm512_castsi512_ps(_mm512_unpackhi_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
+  // Rows of 16-bit elements, eight in each 128 bits: those that lie `step` apart, and element j of r[i] exchanged with element i
+  // of r[j].
+  static Reg load_eighths(const uint16_t* p, int64_t step) {
+    const auto load128 = [&](int64_t i) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + i * step)); };
+    Reg v = _mm512_castps128_ps512(load128(0));
+    v = _mm512_insertf32x4(v, load128(1), 1);
+    v = _mm512_insertf32x4(v, load128(2), 2);
+    return _mm512_insertf32x4(v, load128(3), 3);
+  }
+  static void transpose_eighths(Reg* r) {
+    Reg t[8];
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 2) {
+      t[i] = pair_low(r[i], r[i + 1]);
+      t[i + 1] = pair_high(r[i], r[i + 1]);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 4) {
+      r[i] = _mm512_unpacklo_ps(t[i], t[i + 2]);
+      r[i + 1] = _mm512_unpackhi_ps(t[i], t[i + 2]);
+      r[i + 2] = _mm512_unpacklo_ps(t[i + 1], t[i + 3]);
+      r[i + 3] = _mm512_unpackhi_ps(t[i + 1], t[i + 3]);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
+      t[2 * i] = _mm512_shuffle_ps(r[i], r[i + 4], 0x44);
+      t[2 * i + 1] = _mm512_shuffle_ps(r[i], r[i + 4], 0xee);
+    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; ++i) r[i] = t[i];
+  }
   static __m256i bf16_bits(Reg v) {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

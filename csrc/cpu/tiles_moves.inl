@@ -147,23 +147,41 @@ void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V
   }
 }
 
-// Pairs of neighbouring rows become rows of 32-bit units, which transpose as floats do: blocks of 2*lanes x 2*lanes.
+// A whole block of 2*lanes x 2*lanes: 128 bits of each row are brought together by loads, so that no more than 8x8 elements
+// within 128 bits of some registers are left to transpose. A row is loaded once: where rows are a power of two apart, a second
+// time it would not be in cache.
+template <class V>
+void transpose_block_of_halves(const uint16_t* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch) {
+  constexpr int parts = V::lanes / 4;  // of 128 bits, in a vector
+  typename V::Reg r[parts][8];
+  TORCH_EXT_UNROLL for (int g = 0; g < 8; ++g)
+    TORCH_EXT_UNROLL for (int p = 0; p < parts; ++p) r[p][g] = V::load_eighths(from + g * from_pitch + 8 * p, 8 * from_pitch);
+  TORCH_EXT_UNROLL for (int p = 0; p < parts; ++p) {
+    V::transpose_eighths(r[p]);
+    TORCH_EXT_UNROLL for (int e = 0; e < 8; ++e) V::store_halves(to + (8 * p + e) * to_pitch, 2 * V::lanes, r[p][e]);
+  }
+}
+
+// Blocks of 2*lanes x 2*lanes, of which far lines are asked for two blocks ahead. In those that are not whole, pairs of neighbouring
+// rows become rows of 32-bit units, which transpose as floats do.
 template <class V>
 void transpose_halves(const uint16_t* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch, int64_t rows, int64_t columns) {
   constexpr int side = 2 * V::lanes, block = 4;  // V::pair_low takes the first `block` of each 2*block elements of a row
   const bool far_reads = to_pitch <= from_pitch;  // else the far lines are those written
   const auto move = [&](int64_t i, int64_t j) {
     const int64_t height = rows - i, width = columns - j;
+    if (far_reads) {
+      for (int64_t l = 0; l < side && l < width; ++l) __builtin_prefetch(from + (j + l) * from_pitch + i + 2 * side);
+    } else {
+      for (int64_t l = 0; l < side && l < height; ++l) __builtin_prefetch(to + (i + l) * to_pitch + j + 2 * side, 1);
+    }
+    if (height >= side && width >= side)
+      return transpose_block_of_halves<V>(from + j * from_pitch + i, from_pitch, to + i * to_pitch + j, to_pitch);
     const auto row = [&](int64_t k) {
       return k < width ? V::load_halves(from + (j + k) * from_pitch + i, height) : V::zero();
     };
-    // Each row is loaded once: where they are a power of two apart, a second time it would not be in cache.
     typename V::Reg r[2][V::lanes];
     TORCH_EXT_UNROLL for (int l = 0; l < V::lanes; ++l) {
-      if (far_reads && 2 * l < width) {
-        __builtin_prefetch(from + (j + 2 * l) * from_pitch + i + 2 * side);
-        __builtin_prefetch(from + (j + 2 * l + 1) * from_pitch + i + 2 * side);
-      }
       const auto even = row(2 * l), odd = row(2 * l + 1);
       r[0][l] = V::pair_low(even, odd), r[1][l] = V::pair_high(even, odd);
     }
