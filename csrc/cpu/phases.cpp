@@ -17,6 +17,12 @@ Range cells_reading(const GatherAxis& axis, const Tap& tap, Range cells, Range p
   return {first(positions.begin), first(positions.end)};
 }
 
+// list[i] = at + i*step bytes for i < count.
+template <class T, class Byte>
+void fill(T** list, int64_t count, Byte* at, int64_t step) {
+  for (int64_t i = 0; i < count; ++i) list[i] = reinterpret_cast<T*>(at + i * step);
+}
+
 }  // namespace
 
 template <class Real>
@@ -77,25 +83,29 @@ void BlockRows<Real>::point(const CellBlock& block, std::byte* memory, std::vect
 template <class Real>
 Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c0, Range c1, Range c2, const Real**& next) const {
   Phase<Real> phase{sample.size() * c0.size() * c1.size() * c2.size(), 0, nullptr, nullptr, nullptr, nullptr, nullptr};
-  void** results = reinterpret_cast<void**>(const_cast<Real**>(next));
-  void** to = results;
-  // In the lists, from one sample to the next and from one cell to the next.
   const int64_t samples = sample.size(), cells = c0.size() * c1.size() * c2.size();
-  const int64_t sample_step = by_sample ? 1 : cells, cell_step = by_sample ? samples : 1;
-  for (int64_t n = sample.begin; n < sample.end; ++n, to += sample_step) {
-    void** result = to;
-    for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
-      for (int64_t j1 = c1.begin; j1 < c1.end; ++j1) {
-        std::byte* at = out.at(n, j0 * axis[0].out_step + r[0], j1 * axis[1].out_step + r[1], c2.begin * axis[2].out_step + r[2]);
-        for (int64_t j2 = c2.begin; j2 < c2.end; ++j2, result += cell_step, at += axis[2].out_step * out.axis[2]) *result = at;
-      }
-  }
+  // Some cells of a line, of all samples, in a list of all positions; `at` is where the first of them lies in the first sample.
+  const auto fill_cells = [&](auto** list, int64_t first, int64_t count, auto* at, int64_t cell_step, int64_t sample_step) {
+    if (by_sample) {
+      for (int64_t j = 0; j < count; ++j) fill(list + (first + j) * samples, samples, at + j * cell_step, sample_step);
+    } else {
+      for (int64_t n = 0; n < samples; ++n) fill(list + n * cells + first, count, at + n * sample_step, cell_step);
+    }
+  };
+  void** results = reinterpret_cast<void**>(const_cast<Real**>(next));
+  int64_t line = 0;
+  for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
+    for (int64_t j1 = c1.begin; j1 < c1.end; ++j1, line += c2.size()) {
+      const int64_t o0 = j0 * axis[0].out_step + r[0], o1 = j1 * axis[1].out_step + r[1], o2 = c2.begin * axis[2].out_step + r[2];
+      fill_cells(results, line, c2.size(), out.at(sample.begin, o0, o1, o2), axis[2].out_step * out.axis[2], out.sample);
+    }
   next += phase.positions;
   phase.out = reinterpret_cast<Real**>(results);
   if (sums) {
     phase.narrow = results;
     phase.out = const_cast<Real**>(next);
-    for (int64_t i = 0; i < phase.positions; ++i) *next++ = sums + i * sums_pitch;
+    fill(next, phase.positions, reinterpret_cast<std::byte*>(sums), sums_pitch * int64_t(sizeof(Real)));
+    next += phase.positions;
   }
   const size_t taps =
       axis[0].phases[size_t(r[0])].size() * axis[1].phases[size_t(r[1])].size() * axis[2].phases[size_t(r[2])].size();
@@ -111,21 +121,20 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c
         bool used = false;
         // The cells of a line for which `in` has a row, and those of which it is the input's.
         const Range there = cells_reading(axis[2], t2, c2, beyond), real = cells_reading(axis[2], t2, c2, {0, axis[2].in_extent});
-        for (int64_t n = sample.begin; n < sample.end; ++n) {
-          const Real** row = next + (n - sample.begin) * sample_step;
-          for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
-            for (int64_t j1 = c1.begin; j1 < c1.end; ++j1) {
-              const int64_t i0 = j0 * axis[0].in_step + t0.delta, i1 = j1 * axis[1].in_step + t1.delta;
-              const bool inside = i0 >= 0 && i0 < axis[0].in_extent && i1 >= 0 && i1 < axis[1].in_extent;
-              used = used || (inside && real.size() > 0);
-              const std::byte* at = in.at(n, i0, i1, there.begin * axis[2].in_step + t2.delta);
-              const int64_t step = axis[2].in_step * in.axis[2], end = inside ? there.end : c2.begin;
-              int64_t j2 = c2.begin;
-              for (; j2 < std::min(there.begin, end); ++j2, row += cell_step) *row = zeros;
-              for (; j2 < end; ++j2, row += cell_step, at += step) *row = reinterpret_cast<const Real*>(at);
-              for (; j2 < c2.end; ++j2, row += cell_step) *row = zeros;
-            }
-        }
+        line = 0;
+        for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
+          for (int64_t j1 = c1.begin; j1 < c1.end; ++j1, line += c2.size()) {
+            const int64_t i0 = j0 * axis[0].in_step + t0.delta, i1 = j1 * axis[1].in_step + t1.delta;
+            const bool inside = i0 >= 0 && i0 < axis[0].in_extent && i1 >= 0 && i1 < axis[1].in_extent;
+            used = used || (inside && real.size() > 0);
+            const int64_t before = inside ? there.begin - c2.begin : c2.size(), count = inside ? there.size() : 0;
+            const int64_t after = before + count, step = axis[2].in_step;
+            const auto* nothing = reinterpret_cast<const std::byte*>(zeros);
+            fill_cells(next, line, before, nothing, 0, 0);
+            fill_cells(next, line + before, count, in.at(sample.begin, i0, i1, there.begin * step + t2.delta), step * in.axis[2],
+                       in.sample);
+            fill_cells(next, line + after, c2.size() - after, nothing, 0, 0);
+          }
         if (!used) continue;  // the next tap takes this one's place
         phase.tap_order[phase.taps] = place;
         phase.tap_index[phase.taps++] = (t0.k * kernel[1].w + t1.k) * kernel[2].w + t2.k;
