@@ -451,12 +451,13 @@ std::shared_ptr<Plan> make_gather_of_pairs(const Problem& p, const Tiles<float>&
 
 #if defined(__x86_64__)
 std::shared_ptr<Plan> make_gather_amx(const Problem& p, const Request& request) {
-  // Tiles of 32 channels by 16: fewer are left to others, and what is split must pay for that too: weights in three parts by many
-  // positions (16 planes of 4x4 with 512 and 256 channels: 12 ms, 10.2 unsplit; a line of 600 with 256 and 128: 2.8, and 3.7).
+  // Tiles of 32 channels by 16: fewer are left to others, and what is split must pay for that too, by many positions for four
+  // products or more (16 planes of 4x4 with 512 and 256 channels: 12 ms, 10.2 unsplit, in float16 17.9 and 14; a line of 600 with
+  // 256 and 128: 2.8 and 3.7, in float16 2.6 and 3.8).
   const WeightsMatrix m = weights_matrix(p);
   const int64_t positions = p.geometry.batch * std::min(p.geometry.x_positions(), p.geometry.y_positions());
   const int64_t channels = std::min(m.depth, m.columns), products = split_of(p).products();
-  const bool few = p.type == Type::bf16 ? channels < 12 : channels < 32 || positions < (products > 4 ? 512 : 64);
+  const bool few = p.type == Type::bf16 ? channels < 12 : channels < 32 || positions < (products >= 4 ? 512 : 64);
   if (!request.by_name && (few || !matrices_take(p))) return nullptr;
   return make_gather_of_pairs(p, amx_tiles(), request);
 }

@@ -50,7 +50,7 @@ inline std::vector<int64_t> position_offsets(const Problem& p) {
   return offsets;
 }
 
-// Channels i < count of x[m][i] that are not finite at all positions.
+// The channels i < count of x[m][i] that hold an infinity or a NaN at some position.
 template <class Real>
 std::vector<int64_t> not_finite(const Tiles<Real>& tiles, const Real* x, int64_t pitch, int64_t positions, int64_t count) {
   std::vector<int64_t> channels;

@@ -67,7 +67,8 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
   const bool by_tap = !kSplit && packers_[0].by_tap();
   const int64_t unit = panel() / std::max<int64_t>(taps_ * depth_, 1) * int64_t(sizeof(Real));
   const int64_t fit = std::max<int64_t>(1, kPackBytes / (by_tap ? unit : unit * taps_));
-  const int64_t run = std::min(round_up(fit, kRows), depth_), at_once = by_tap ? std::clamp<int64_t>(fit / run, 1, taps_) : taps_;
+  const int64_t run = std::clamp<int64_t>(depth_, 1, round_up(fit, kRows));
+  const int64_t at_once = by_tap ? std::clamp<int64_t>(fit / run, 1, taps_) : taps_;
   const int64_t slices = parts_of(depth_, run), steps = parts_of(taps_, at_once);
   parallel.for_each(groups_ * count_ * slices * steps, [&](int64_t index, int) {
     const int64_t panel = index / steps / slices, row = index / steps % slices * run, tap = index % steps * at_once;

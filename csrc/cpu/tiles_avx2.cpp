@@ -55,18 +55,18 @@ struct F32 {
     return _mm256_blendv_ps(of_two, _mm256_permutevar8x32_ps(c, lane), not_before(2 * lanes));
   }
 
+  // Four rows, of four lanes in each 128 bits: there r[i][j] becomes r[j][i].
+  static void transpose_quads(Reg* r) {
+    const Reg a = _mm256_unpacklo_ps(r[0], r[1]), b = _mm256_unpackhi_ps(r[0], r[1]);
+    const Reg c = _mm256_unpacklo_ps(r[2], r[3]), d = _mm256_unpackhi_ps(r[2], r[3]);
+    r[0] = _mm256_shuffle_ps(a, c, 0x44);
+    r[1] = _mm256_shuffle_ps(a, c, 0xee);
+    r[2] = _mm256_shuffle_ps(b, d, 0x44);
+    r[3] = _mm256_shuffle_ps(b, d, 0xee);
+  }
   static void transpose(Reg* r) {
     Reg t[8];
-    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 2) {
-      t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-      t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 4) {
-      r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-      r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-      r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-      r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 4) transpose_quads(r + i);
     TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
       t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
       t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
@@ -106,29 +106,10 @@ struct F32 {
   static Reg pair_high(Reg a, Reg b) {
     return _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b)));
   }
-  // Rows of 16-bit elements, eight in each 128 bits: those that lie `step` apart, and element j of r[i] exchanged with element i
-  // of r[j].
-  static Reg load_eighths(const uint16_t* p, int64_t step) {
-    const auto load128 = [&](int64_t i) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + i * step)); };
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(load128(0)), load128(1), 1);
-  }
-  static void transpose_eighths(Reg* r) {
-    Reg t[8];
-    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 2) {
-      t[i] = pair_low(r[i], r[i + 1]);
-      t[i + 1] = pair_high(r[i], r[i + 1]);
-    }
-    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 4) {
-      r[i] = _mm256_unpacklo_ps(t[i], t[i + 2]);
-      r[i + 1] = _mm256_unpackhi_ps(t[i], t[i + 2]);
-      r[i + 2] = _mm256_unpacklo_ps(t[i + 1], t[i + 3]);
-      r[i + 3] = _mm256_unpackhi_ps(t[i + 1], t[i + 3]);
-    }
-    TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
-      t[2 * i] = _mm256_shuffle_ps(r[i], r[i + 4], 0x44);
-      t[2 * i + 1] = _mm256_shuffle_ps(r[i], r[i + 4], 0xee);
-    }
-    TORCH_EXT_UNROLL for (int i = 0; i < 8; ++i) r[i] = t[i];
+  // 128 bits from each place, `step` elements apart.
+  static Reg load_128(const uint16_t* p, int64_t step) {
+    const auto at = [&](int64_t i) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + i * step)); };
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(at(0)), at(1), 1);
   }
   static __m128i bf16_bits(Reg v) {
     const __m256i bits = _mm256_castps_si256(v);

@@ -59,19 +59,19 @@ struct F32 {
     const __mmask16 of_c = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(2 * lanes));
     return _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a, lane, b), of_c, lane, c);
   }
+  // Four rows, of four lanes in each 128 bits: there r[i][j] becomes r[j][i].
+  static void transpose_quads(Reg* r) {
+    const Reg a = _mm512_unpacklo_ps(r[0], r[1]), b = _mm512_unpackhi_ps(r[0], r[1]);
+    const Reg c = _mm512_unpacklo_ps(r[2], r[3]), d = _mm512_unpackhi_ps(r[2], r[3]);
+    r[0] = _mm512_shuffle_ps(a, c, 0x44);
+    r[1] = _mm512_shuffle_ps(a, c, 0xee);
+    r[2] = _mm512_shuffle_ps(b, d, 0x44);
+    r[3] = _mm512_shuffle_ps(b, d, 0xee);
+  }
   // Pairs of rows, then of pairs, then of quarters: r[i][j] becomes r[j][i].
   static void transpose(Reg* r) {
     Reg t[16];
-    TORCH_EXT_UNROLL for (int i = 0; i < 16; i += 2) {
-      t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-      t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    TORCH_EXT_UNROLL for (int i = 0; i < 16; i += 4) {
-      r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-      r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-      r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-      r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
+    TORCH_EXT_UNROLL for (int i = 0; i < 16; i += 4) transpose_quads(r + i);
     TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
       t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
       t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
@@ -130,32 +130,13 @@ struct F32 {
   static Reg pair_high(Reg a, Reg b) {
     return _mm512_castsi512_ps(_mm512_unpackhi_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
-  // Rows of 16-bit elements, eight in each 128 bits: those that lie `step` apart, and element j of r[i] exchanged with element i
-  // of r[j].
-  static Reg load_eighths(const uint16_t* p, int64_t step) {
-    const auto load128 = [&](int64_t i) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + i * step)); };
-    Reg v = _mm512_castps128_ps512(load128(0));
-    v = _mm512_insertf32x4(v, load128(1), 1);
-    v = _mm512_insertf32x4(v, load128(2), 2);
-    return _mm512_insertf32x4(v, load128(3), 3);
-  }
-  static void transpose_eighths(Reg* r) {
-    Reg t[8];
-    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 2) {
-      t[i] = pair_low(r[i], r[i + 1]);
-      t[i + 1] = pair_high(r[i], r[i + 1]);
-    }
-    TORCH_EXT_UNROLL for (int i = 0; i < 8; i += 4) {
-      r[i] = _mm512_unpacklo_ps(t[i], t[i + 2]);
-      r[i + 1] = _mm512_unpackhi_ps(t[i], t[i + 2]);
-      r[i + 2] = _mm512_unpacklo_ps(t[i + 1], t[i + 3]);
-      r[i + 3] = _mm512_unpackhi_ps(t[i + 1], t[i + 3]);
-    }
-    TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
-      t[2 * i] = _mm512_shuffle_ps(r[i], r[i + 4], 0x44);
-      t[2 * i + 1] = _mm512_shuffle_ps(r[i], r[i + 4], 0xee);
-    }
-    TORCH_EXT_UNROLL for (int i = 0; i < 8; ++i) r[i] = t[i];
+  // 128 bits from each place, `step` elements apart.
+  static Reg load_128(const uint16_t* p, int64_t step) {
+    const auto at = [&](int64_t i) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + i * step)); };
+    Reg v = _mm512_castps128_ps512(at(0));
+    v = _mm512_insertf32x4(v, at(1), 1);
+    v = _mm512_insertf32x4(v, at(2), 2);
+    return _mm512_insertf32x4(v, at(3), 3);
   }
   static __m256i bf16_bits(Reg v) {
     const __m512i bits = _mm512_castps_si512(v);

@@ -155,10 +155,16 @@ void transpose_block_of_halves(const uint16_t* from, int64_t from_pitch, uint16_
   constexpr int parts = V::lanes / 4;  // of 128 bits, in a vector
   typename V::Reg r[parts][8];
   TORCH_EXT_UNROLL for (int g = 0; g < 8; ++g)
-    TORCH_EXT_UNROLL for (int p = 0; p < parts; ++p) r[p][g] = V::load_eighths(from + g * from_pitch + 8 * p, 8 * from_pitch);
+    TORCH_EXT_UNROLL for (int p = 0; p < parts; ++p) r[p][g] = V::load_128(from + g * from_pitch + 8 * p, 8 * from_pitch);
   TORCH_EXT_UNROLL for (int p = 0; p < parts; ++p) {
-    V::transpose_eighths(r[p]);
-    TORCH_EXT_UNROLL for (int e = 0; e < 8; ++e) V::store_halves(to + (8 * p + e) * to_pitch, 2 * V::lanes, r[p][e]);
+    typename V::Reg columns[8];  // as pairs of rows, of four columns and of the other four
+    TORCH_EXT_UNROLL for (int i = 0; i < 4; ++i) {
+      columns[i] = V::pair_low(r[p][2 * i], r[p][2 * i + 1]);
+      columns[4 + i] = V::pair_high(r[p][2 * i], r[p][2 * i + 1]);
+    }
+    V::transpose_quads(columns);
+    V::transpose_quads(columns + 4);
+    TORCH_EXT_UNROLL for (int e = 0; e < 8; ++e) V::store_halves(to + (8 * p + e) * to_pitch, 2 * V::lanes, columns[e]);
   }
 }
 

@@ -114,15 +114,9 @@ struct Vec {
     for (int i = 0; i < 8; ++i) v.value[i] = from[i % 2].value[first + i / 2];
     return __builtin_bit_cast(Reg, v);
   }
-  // Rows of eight 16-bit elements, of which there are no more in a vector.
-  static Reg load_eighths(const uint16_t* p, int64_t) { return load_halves(p, 8); }
-  static void transpose_eighths(Reg* r) {
-    Halves rows[8], columns[8];
-    for (int i = 0; i < 8; ++i) rows[i] = __builtin_bit_cast(Halves, r[i]);
-    for (int i = 0; i < 8; ++i)
-      for (int j = 0; j < 8; ++j) columns[j].value[i] = rows[i].value[j];
-    for (int i = 0; i < 8; ++i) r[i] = __builtin_bit_cast(Reg, columns[i]);
-  }
+  // What others do within each 128 bits, which are the whole vector here.
+  static Reg load_128(const uint16_t* p, int64_t) { return load_halves(p, 8); }
+  static void transpose_quads(Reg* r) { transpose(r); }
 };
 using F32 = Vec<float, 4>;
 using F64 = Vec<double, 2>;
