@@ -124,6 +124,17 @@ Real Columns<Real>::product(const void* weights, int64_t row, Range channels, co
   return sum;
 }
 
+template <class Real>
+std::vector<Real> Columns<Real>::row_of_weights(const Real* x, int64_t x_pitch, const Real* y, int64_t count, const Real* columns,
+                                                int64_t pitch) const {
+  std::vector<Real> sums(size_t(count * taps()), Real(0));
+  for_each_link(y, count, columns, pitch, count, [&](const Real* from, const Real* to, int64_t length) {
+    const int64_t m = (to - columns) / pitch, column = (to - columns) % pitch;
+    for (int64_t e = 0; e < length; ++e) sums[size_t(column + e)] += x[m * x_pitch] * from[e];
+  });
+  return sums;
+}
+
 template class Columns<float>;
 template class Columns<double>;
 

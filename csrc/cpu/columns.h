@@ -37,6 +37,9 @@ class Columns {
              void* tensor) const;
   // The product of a row of weights and of some channels of row m of columns, without what m does not reach.
   Real product(const void* weights, int64_t row, Range channels, const Real* columns_of_m, int64_t m) const;
+  // The sums over m of x[m*x_pitch] and row m of the columns of some channels, without what m does not reach: a row of weights.
+  std::vector<Real> row_of_weights(const Real* x, int64_t x_pitch, const Real* y, int64_t count, const Real* columns,
+                                   int64_t pitch) const;
   // Calls move(y, columns, how many elements) for what `y` of some channels and their columns share.
   template <class Y, class C, class Move>
   void for_each_link(Y* y, int64_t count, C* columns, int64_t pitch, int64_t row_channels, Move move) const {

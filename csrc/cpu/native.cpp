@@ -37,8 +37,8 @@ constexpr int64_t kChannels = 64;    // of x that are brought in order at a time
 // Gradients: columns of an item, and where these are too few to read or write weights in runs of kRunBytes; items that parts of
 // the columns and of the rows of weights make up.
 constexpr int64_t kColumnBytes = 128 << 10, kMostColumnBytes = 4 << 20, kMostItems = 16;
-// Rows of weights at a time: of backward_data, with elements of them, and of backward_weights.
-constexpr int64_t kDotted = 32, kSlice = 1024, kWritten = 24;
+// Rows of weights at a time of backward_data, and elements of them.
+constexpr int64_t kDotted = 32, kSlice = 1024;
 
 template <class Real>
 class Native final : public Plan {
@@ -59,7 +59,6 @@ class Native final : public Plan {
   void store_x(const Buffers& buffers, int64_t group, Range channels) const;
   void backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const;
 
-  static Range part(int64_t index, int64_t size, int64_t all) { return {index * size, std::min((index + 1) * size, all)}; }
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
   int64_t x_pitch() const {
@@ -144,12 +143,9 @@ std::string Native<Real>::describe() const {
 template <class Real>
 void Native<Real>::load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const {
   const bool by_channel = p_.operation == Operation::conv_transpose;
-  visit(p_.type, [&](auto scalar) {
-    const auto* from = static_cast<const decltype(scalar)*>(buffers.x) + group * p_.geometry.x_channels * p_.x.channel;
-    for (int64_t m = 0; m < positions_; ++m)
-      for (int64_t i = channels.begin; i < channels.end; ++i)
-        x[by_channel ? i * x_pitch() + m : m * x_pitch() + i] = Real(widen(from[x_offset_[size_t(m)] + i * p_.x.channel]));
-  });
+  const int64_t position_step = by_channel ? 1 : x_pitch(), channel_step = by_channel ? x_pitch() : 1;
+  load_positions(p_, x_offset_, buffers.x, group * p_.geometry.x_channels + channels.begin, channels.size(),
+                 x + channels.begin * channel_step, position_step, channel_step);
 }
 
 template <class Real>
@@ -278,9 +274,10 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range ch
                (group * g.x_channels + of_x.begin) * positions_;
   std::fill_n(sums, of_x.size() * positions_, Real(0));
   const int64_t most = tiles_->max_dot_taps[kDotRows], end = group * g.x_channels + of_x.end;
+  const auto runs = columns_.runs(channels.begin, channels.size(), channels.size(), false);
   for (int64_t first = group * g.x_channels + of_x.begin; first < end; first += kDotted) {
     const int64_t rows = std::min(kDotted, end - first), height = even_part(rows, kDotRows);
-    for (const Run& run : columns_.runs(channels.begin, channels.size(), channels.size(), false))
+    for (const Run& run : runs)
       for (int64_t n = 0; n < run.length; n += kSlice) {
         const int64_t length = std::min(kSlice, run.length - n), from = first * p_.w.outer + run.weights + n;
         for (int64_t r = 0; !in_place_ && r < rows; ++r)
@@ -314,13 +311,7 @@ void Native<Real>::store_x(const Buffers& buffers, int64_t group, Range channels
   Real* sums = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), sums_part_) + first * positions_;
   for (int64_t other = 1; other < sums_parts(); ++other)
     for (int64_t j = 0; j < count; ++j) sums[j] += sums[other * sums_of_part() + j];
-  visit(p_.type, [&](auto scalar) {
-    using Stored = decltype(scalar);
-    auto* to = static_cast<Stored*>(buffers.x) + first * p_.x.channel;
-    for (int64_t m = 0; m < positions_; ++m)
-      for (int64_t r = 0; r < channels.size(); ++r)
-        narrow(decltype(widen(scalar))(sums[r * positions_ + m]), to[x_offset_[size_t(m)] + r * p_.x.channel]);
-  });
+  store_positions(p_, x_offset_, sums, 1, positions_, buffers.x, first, channels.size());
 }
 
 template <class Real>
@@ -335,29 +326,15 @@ void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, Range
   const auto at = [&](int64_t i, const Run& run) {
     return element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights);
   };
-  for (int64_t i = of_x.begin; i < of_x.end; i += kWritten) {
-    const int64_t rows = std::min(kWritten, of_x.end - i);
+  for (int64_t i = of_x.begin; i < of_x.end; i += kWritten)
     for (const Run& run : of_row)
-      for (int64_t piece = 0; piece < run.length; piece += kPiece) {
-        const int64_t end = std::min(piece + kPiece, run.length);
-        for (int64_t n = piece; n < end; n += width())
-          add_products(*tiles_, rows, {x + i, columns + run.columns + n, positions_}, x_pitch(), pitch,
-                       in_place_ ? static_cast<Real*>(at(i, run)) + n : stage + n - piece, in_place_ ? p_.w.outer : kPiece,
-                       std::min(width(), end - n), false);
-        for (int64_t r = 0; !in_place_ && r < rows; ++r)
-          tiles_->narrow(p_.type, stage + r * kPiece, element(at(i + r, run), p_.type, piece), end - piece);
-      }
-  }
+      write_rows(*tiles_, p_.type, at(i, run), p_.w.outer, std::min(kWritten, of_x.end - i), run.length, x + i, x_pitch(),
+                 columns + run.columns, pitch, positions_, stage);
   // An infinity or NaN in x has met the zeros of taps that do not read it.
-  thread_local std::vector<Real> sums;
   for (int64_t wrong : not_finite(*tiles_, x + of_x.begin, x_pitch(), positions_, of_x.size())) {
     const int64_t i = of_x.begin + wrong;
-    sums.assign(size_t(count * taps()), Real(0));
-    columns_.for_each_link(y, count, columns, pitch, count, [&](const Real* from, const Real* to, int64_t length) {
-      const int64_t m = (to - columns) / pitch, column = (to - columns) % pitch;
-      for (int64_t e = 0; e < length; ++e) sums[size_t(column + e)] += x[m * x_pitch() + i] * from[e];
-    });
-    for (const Run& run : of_row) tiles_->narrow(p_.type, sums.data() + run.columns, at(i, run), run.length);
+    const std::vector<Real> row = columns_.row_of_weights(x + i, x_pitch(), y, count, columns, pitch);
+    for (const Run& run : of_row) tiles_->narrow(p_.type, row.data() + run.columns, at(i, run), run.length);
   }
 }
 

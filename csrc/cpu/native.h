@@ -30,6 +30,9 @@ int64_t apart(const Tiles<Real>& tiles, int64_t row) {
   return round_up(row, tiles.lanes) + tiles.lanes;
 }
 
+// Part `index` of some that have `size` of `all`, the last maybe less.
+inline Range part(int64_t index, int64_t size, int64_t all) { return {index * size, std::min((index + 1) * size, all)}; }
+
 // The largest even part of some channels, of at most `most`, such that threads share items(how many parts) evenly.
 template <class Items>
 int64_t shared_part(int64_t channels, int64_t most, double flops, Items items) {
@@ -48,6 +51,29 @@ inline std::vector<int64_t> position_offsets(const Problem& p) {
     offsets.push_back(offset + rest * p.x.outer);
   }
   return offsets;
+}
+
+// to[m*position_step + i*channel_step] = x at position m, channel first + i, for i < count, and back.
+template <class Real>
+void load_positions(const Problem& p, const std::vector<int64_t>& offsets, const void* x, int64_t first, int64_t count, Real* to,
+                    int64_t position_step, int64_t channel_step) {
+  visit(p.type, [&](auto scalar) {
+    const auto* from = static_cast<const decltype(scalar)*>(x) + first * p.x.channel;
+    for (size_t m = 0; m < offsets.size(); ++m)
+      for (int64_t i = 0; i < count; ++i)
+        to[int64_t(m) * position_step + i * channel_step] = Real(widen(from[offsets[m] + i * p.x.channel]));
+  });
+}
+template <class Real>
+void store_positions(const Problem& p, const std::vector<int64_t>& offsets, const Real* from, int64_t position_step,
+                     int64_t channel_step, void* x, int64_t first, int64_t count) {
+  visit(p.type, [&](auto scalar) {
+    using Stored = decltype(scalar);
+    auto* to = static_cast<Stored*>(x) + first * p.x.channel;
+    for (size_t m = 0; m < offsets.size(); ++m)
+      for (int64_t i = 0; i < count; ++i)
+        narrow(decltype(widen(scalar))(from[int64_t(m) * position_step + i * channel_step]), to[offsets[m] + i * p.x.channel]);
+  });
 }
 
 // The channels i < count of x[m][i] that hold an infinity or a NaN at some position.
@@ -108,6 +134,27 @@ void multiply_rows(const Tiles<Real>& tiles, Type type, const void* weights, int
       add_products(tiles, positions, {a, b, rows}, a_pitch, copied ? strip : pitch, out + n, out_pitch, std::min(width, end - n),
                    add);
     }
+  }
+}
+
+// Rows of weights that are written at a time.
+inline constexpr int64_t kWritten = 24;
+
+// weights[r*pitch + n] = sum over m < positions of a[m*a_pitch + r] * b[m*b_pitch + n] for r < rows, n < length; `stage` has room
+// for kWritten rows of kPiece.
+template <class Real>
+void write_rows(const Tiles<Real>& tiles, Type type, void* weights, int64_t pitch, int64_t rows, int64_t length, const Real* a,
+                int64_t a_pitch, const Real* b, int64_t b_pitch, int64_t positions, Real* stage) {
+  const bool in_place = bytes_of(type) == int64_t(sizeof(Real));
+  const int64_t width = tiles.max_vectors * tiles.lanes;
+  for (int64_t piece = 0; piece < length; piece += kPiece) {
+    const int64_t end = std::min(piece + kPiece, length);
+    for (int64_t n = piece; n < end; n += width)
+      add_products(tiles, rows, {a, b + n, positions}, a_pitch, b_pitch,
+                   in_place ? static_cast<Real*>(weights) + n : stage + n - piece, in_place ? pitch : kPiece,
+                   std::min(width, end - n), false);
+    for (int64_t r = 0; !in_place && r < rows; ++r)
+      tiles.narrow(type, stage + r * kPiece, element(weights, type, r * pitch + piece), end - piece);
   }
 }
 

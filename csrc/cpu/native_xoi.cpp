@@ -27,7 +27,7 @@ constexpr int64_t kMinPart = 12;   // output channels of an item, at least
 constexpr int64_t kParts = 16;     // of the rows of weights that backward_data sums apart
 constexpr int64_t kChannels = 64;  // of x that are converted at a time
 constexpr int64_t kSlice = 1024;   // of a row, that is multiplied with all positions while in cache
-constexpr int64_t kWritten = 24;   // rows of weights that are written at a time
+static_assert(kDotTaps * kSlice <= kRowsShared * kPiece && kWritten <= kRowsShared, "a stage has room for all");
 
 template <class Real>
 class NativeXoi final : public Plan {
@@ -49,7 +49,6 @@ class NativeXoi final : public Plan {
     return element(buffers.w, p_.type, group * p_.geometry.x_channels + offset);
   }
   int64_t taps() const { return p_.geometry.w_positions(); }
-  int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
   int64_t x_pitch() const { return apart(*tiles_, p_.geometry.x_channels); }
   bool whole_rows() const { return p_.operation == Operation::backward_data; }
   int64_t columns_pitch() const { return apart(*tiles_, (whole_rows() ? p_.geometry.y_channels : part_) * taps()); }
@@ -109,16 +108,13 @@ void NativeXoi<Real>::run(const Buffers& buffers, const Parallel& parallel) cons
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const auto for_each_part = [&](auto f) {
     parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
-      const int64_t first = index % parts_ * part_;
-      f(index / parts_, Range{first, std::min(first + part_, g.y_channels)}, layout_.thread(workspace, thread));
+      f(index / parts_, part(index % parts_, part_, g.y_channels), layout_.thread(workspace, thread));
     });
   };
   const auto for_each_chunk = [&](auto f) {
     const int64_t chunks = parts_of(g.x_channels, kChannels);
-    parallel.for_each(g.groups * chunks, [&](int64_t index, int) {
-      const int64_t first = index % chunks * kChannels;
-      f(index / chunks, Range{first, std::min(first + kChannels, g.x_channels)});
-    });
+    parallel.for_each(g.groups * chunks,
+                      [&](int64_t index, int) { f(index / chunks, part(index % chunks, kChannels, g.x_channels)); });
   };
   switch (p_.operation) {
     case Operation::conv_transpose:
@@ -139,13 +135,8 @@ void NativeXoi<Real>::run(const Buffers& buffers, const Parallel& parallel) cons
 // x[m][i] of some channels.
 template <class Real>
 void NativeXoi<Real>::load_x(const Buffers& buffers, int64_t group, Range of_x) const {
-  Real* to = x_of(buffers, group);
-  visit(p_.type, [&](auto scalar) {
-    const auto* from = static_cast<const decltype(scalar)*>(buffers.x) + group * p_.geometry.x_channels * p_.x.channel;
-    for (int64_t m = 0; m < positions_; ++m)
-      for (int64_t i = of_x.begin; i < of_x.end; ++i)
-        to[m * x_pitch() + i] = Real(widen(from[x_offset_[size_t(m)] + i * p_.x.channel]));
-  });
+  load_positions(p_, x_offset_, buffers.x, group * p_.geometry.x_channels + of_x.begin, of_x.size(),
+                 x_of(buffers, group) + of_x.begin, x_pitch(), 1);
 }
 
 template <class Real>
@@ -155,9 +146,10 @@ void NativeXoi<Real>::conv_transpose(const Buffers& buffers, int64_t group, Rang
   const Real* x = x_of(buffers, group);
   Real *columns = layout_.at<Real>(scratch, columns_part_), *stage = layout_.at<Real>(scratch, stage_part_);
   std::fill_n(columns, positions_ * pitch, Real(0));
+  const auto runs = columns_.runs(channels.begin, count, count, false);
   for (int64_t i = 0; i < g.x_channels; i += kSlice) {
     const int64_t length = std::min(kSlice, g.x_channels - i);
-    for (const Run& run : columns_.runs(channels.begin, count, count, false))
+    for (const Run& run : runs)
       for (int64_t c = 0, rows; c < count; c += rows) {
         rows = std::min<int64_t>(tiles_->max_dot_taps[height], count - c);
         const int64_t first = run.weights + c * p_.w.channel + i, w_pitch = in_place_ ? p_.w.channel : kSlice;
@@ -227,13 +219,7 @@ void NativeXoi<Real>::store_x(const Buffers& buffers, int64_t group, Range of_x)
       if (!std::isfinite(row[i]))
         row[i] = columns_.product(buffers.w, first + i, {0, g.y_channels}, columns + m * columns_pitch(), m);
   }
-  visit(p_.type, [&](auto scalar) {
-    using Stored = decltype(scalar);
-    auto* to = static_cast<Stored*>(buffers.x) + first * p_.x.channel;
-    for (int64_t m = 0; m < positions_; ++m)
-      for (int64_t i = of_x.begin; i < of_x.end; ++i)
-        narrow(decltype(widen(scalar))(sums[m * x_pitch() + i]), to[x_offset_[size_t(m)] + i * p_.x.channel]);
-  });
+  store_positions(p_, x_offset_, sums + of_x.begin, x_pitch(), 1, buffers.x, first + of_x.begin, of_x.size());
 }
 
 template <class Real>
@@ -250,24 +236,13 @@ void NativeXoi<Real>::backward_weights(const Buffers& buffers, int64_t group, Ra
   };
   for (const Run& run : runs)
     for (int64_t c = 0; c < count; c += kWritten)
-      for (int64_t i = 0; i < g.x_channels; i += kPiece) {
-        const int64_t rows = std::min(kWritten, count - c), length = std::min(kPiece, g.x_channels - i);
-        for (int64_t n = 0; n < length; n += width())
-          add_products(*tiles_, rows, {columns + run.columns + c, x + i + n, positions_}, pitch, x_pitch(),
-                       in_place_ ? static_cast<Real*>(at(run, c, i)) + n : stage + n, in_place_ ? p_.w.channel : kPiece,
-                       std::min(width(), length - n), false);
-        for (int64_t r = 0; !in_place_ && r < rows; ++r) tiles_->narrow(p_.type, stage + r * kPiece, at(run, c + r, i), length);
-      }
+      write_rows(*tiles_, p_.type, at(run, c, 0), p_.w.channel, std::min(kWritten, count - c), g.x_channels,
+                 columns + run.columns + c, pitch, x, x_pitch(), positions_, stage);
   // An infinity or NaN in x has met the zeros of taps that do not read it.
-  thread_local std::vector<Real> sums;
   for (int64_t i : not_finite(*tiles_, x, x_pitch(), positions_, g.x_channels)) {
-    sums.assign(size_t(count * taps()), Real(0));
-    columns_.for_each_link(y, count, columns, pitch, count, [&](const Real* from, const Real* to, int64_t length) {
-      const int64_t m = (to - columns) / pitch, column = (to - columns) % pitch;
-      for (int64_t e = 0; e < length; ++e) sums[size_t(column + e)] += x[m * x_pitch() + i] * from[e];
-    });
+    const std::vector<Real> row = columns_.row_of_weights(x + i, x_pitch(), y, count, columns, pitch);
     for (const Run& run : runs)
-      for (int64_t c = 0; c < count; ++c) tiles_->narrow(p_.type, &sums[size_t(run.columns + c)], at(run, c, i), 1);
+      for (int64_t c = 0; c < count; ++c) tiles_->narrow(p_.type, &row[size_t(run.columns + c)], at(run, c, i), 1);
   }
 }
 
