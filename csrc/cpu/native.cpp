@@ -259,7 +259,7 @@ void Native<Real>::multiply(const Buffers& buffers, int64_t group, std::span<con
     for (const Run& run : runs)
       multiply_rows(*tiles_, p_.type, element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights),
                     p_.w.outer, rows, run.length, x + i * x_pitch(), x_pitch(), positions_, columns + run.columns,
-                    columns_pitch(), i > 0, stage);
+                    columns_pitch(), i > 0, i + rows < g.x_channels, stage);
   }
 }
 

@@ -90,17 +90,28 @@ std::vector<int64_t> not_finite(const Tiles<Real>& tiles, const Real* x, int64_t
   return channels;
 }
 
+// What is read next: rows of so many bytes, a step apart.
+struct NextRows {
+  const char* first = nullptr;
+  int64_t step = 0, bytes = 0;
+};
+
 // out[r*out_pitch + n] (+)= sum over p < run.count of run.a[p*a_pitch + r] * run.b[p*b_pitch + n] for r < rows, n < columns, no
-// more than a tile has.
+// more than a tile has. Where tiles ask, they do so for `next`, as many rows as terms: each for one of their lines, of half of
+// them.
 template <class Real>
 void add_products(const Tiles<Real>& tiles, int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out,
-                  int64_t out_pitch, int64_t columns, bool add) {
+                  int64_t out_pitch, int64_t columns, bool add, const NextRows& next = {}) {
   const int64_t vectors = parts_of(columns, tiles.lanes), parts = parts_of(rows, tiles.max_rows[vectors]);
   for (int64_t part = 0, r = 0; part < parts; ++part) {
     const int64_t height = (rows - r) / (parts - part);
+    const int64_t line = part / 2 * kCacheLine;
+    const bool asks = line < next.bytes;
+    const char* asked = asks ? next.first + line + part % 2 * (run.count / 2) * next.step : nullptr;
     for (int64_t p = 0; p < run.count; p += kMaxTerms) {
       const OuterRun<Real> some{run.a + p * a_pitch, run.b + p * b_pitch, std::min(kMaxTerms, run.count - p)};
-      tiles.outer[vectors][height]({&some, 1, r, 0, a_pitch, b_pitch, out + r * out_pitch, out_pitch, columns, add || p > 0});
+      tiles.outer[vectors][height]({&some, 1, r, 0, a_pitch, b_pitch, out + r * out_pitch, out_pitch, columns, add || p > 0, 0,
+                                    asked, asks ? next.step : 0});
     }
     r += height;
   }
@@ -111,17 +122,19 @@ void add_products(const Tiles<Real>& tiles, int64_t rows, const OuterRun<Real>& 
 inline constexpr int64_t kShared = 16, kRowsShared = 64, kRowsOfFew = 16, kPiece = 512;
 inline int64_t rows_at_once(int64_t positions) { return positions > kShared ? kRowsShared : kRowsOfFew; }
 
-// out[m*out_pitch + n] (+)= sum over r < rows of a[r*a_pitch + m] * weights[r*pitch + n] for m < positions, n < length; `stage`
-// has room for kRowsShared rows of kPiece.
+// out[m*out_pitch + n] (+)= sum over r < rows of a[r*a_pitch + m] * weights[r*pitch + n] for m < positions, n < length; where
+// there is `more`, as many rows follow. `stage` has room for kRowsShared rows of kPiece.
 template <class Real>
 void multiply_rows(const Tiles<Real>& tiles, Type type, const void* weights, int64_t pitch, int64_t rows, int64_t length,
-                   const Real* a, int64_t a_pitch, int64_t positions, Real* out, int64_t out_pitch, bool add, Real* stage) {
-  const bool copied = bytes_of(type) != int64_t(sizeof(Real)) || positions > kShared;
-  const int64_t width = tiles.max_vectors * tiles.lanes, whole = kPiece / width * width;
-  const int64_t strip = positions > kShared ? width : whole;
+                   const Real* a, int64_t a_pitch, int64_t positions, Real* out, int64_t out_pitch, bool add, bool more,
+                   Real* stage) {
+  const bool shared = positions > kShared, copied = bytes_of(type) != int64_t(sizeof(Real)) || shared;
+  const int64_t width = tiles.max_vectors * tiles.lanes, whole = kPiece / width * width, strip = shared ? width : whole;
+  // Rows that tiles have asked for are copied where they are used, others in long runs.
+  const int64_t step = tiles.asks ? strip : whole;
   const RowsAhead ahead(type, strip, pitch);
-  for (int64_t piece = 0; piece < length; piece += whole) {
-    const int64_t end = std::min(piece + whole, length);
+  for (int64_t piece = 0; piece < length; piece += step) {
+    const int64_t end = std::min(piece + step, length);
     for (int64_t r = 0; copied && r < rows; ++r)
       for (int64_t n = piece; n < end; n += strip) {
         const void* from = element(weights, type, r * pitch + n);
@@ -129,10 +142,13 @@ void multiply_rows(const Tiles<Real>& tiles, Type type, const void* weights, int
         tiles.widen(type, from, stage + (n - piece) * rows + r * strip, std::min(strip, end - n));
       }
     for (int64_t n = piece; n < end; n += width) {
-      const int64_t inside = (n - piece) % strip;
+      const int64_t inside = (n - piece) % strip, columns = std::min(width, end - n);
       const Real* b = copied ? stage + (n - piece - inside) * rows + inside : static_cast<const Real*>(weights) + n;
-      add_products(tiles, positions, {a, b, rows}, a_pitch, copied ? strip : pitch, out + n, out_pitch, std::min(width, end - n),
-                   add);
+      NextRows next;
+      if (more)
+        next = {static_cast<const char*>(element(weights, type, rows * pitch + n)), pitch * bytes_of(type),
+                columns * bytes_of(type)};
+      add_products(tiles, positions, {a, b, rows}, a_pitch, copied ? strip : pitch, out + n, out_pitch, columns, add, next);
     }
   }
 }

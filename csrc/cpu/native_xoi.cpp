@@ -197,7 +197,7 @@ void NativeXoi<Real>::backward_data(const Buffers& buffers, int64_t group, int64
     const Run& run = rows_[size_t(n / g.y_channels)];
     rows = std::min({rows_at_once(positions_), g.y_channels - c, taken.end - n});
     multiply_rows(*tiles_, p_.type, weights(buffers, group, run.weights + c * p_.w.channel), p_.w.channel, rows, g.x_channels,
-                  terms + (run.columns + c) * positions_, positions_, positions_, sums, x_pitch(), true,
+                  terms + (run.columns + c) * positions_, positions_, positions_, sums, x_pitch(), true, n + rows < taken.end,
                   layout_.at<Real>(scratch, stage_part_));
   }
 }

@@ -67,6 +67,8 @@ class Overlap final : public Plan {
   void store(const Buffers& buffers, const Block& block, const Real* results) const;
 
   int64_t lanes() const { return tiles_->lanes; }
+  // Where they read the input themselves; else all of it is soon in cache.
+  bool tiles_ask() const { return tiles_->asks && in_place_input_; }
   // Units of a row.
   int64_t depth() const { return round_up(parts_of(p_.geometry.x_channels, kTerms), tiles_->depth_step); }
   // Rows of the product, cut evenly into tiles.
@@ -105,13 +107,15 @@ Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threa
       columns_(p_.geometry.y_channels),
       taps2_(p_.geometry.axis[2].w) {
   const bool same_type = kTerms == 1 && bytes_of(p_.type) == int64_t(sizeof(Real));
-  // Small planes, and parts of long lines, come to cache faster in one piece than channel by channel, and planes a multiple of a
-  // KB apart would share a few sets of the cache there.
-  const int64_t plane = p_.x.channel * int64_t(sizeof(Real));
   const int64_t length = axis_[2].in_extent;
-  const bool many = depth() * length * int64_t(sizeof(Real)) > kBoxBytes;
-  in_place_input_ = same_type && (p_.x.axis[2] == 1 || length == 1) && (p_.x.axis[1] == length || axis_[1].in_extent == 1) &&
-                    plane > kSmallPlane && plane % 1024 != 0 && !many;
+  in_place_input_ = same_type && (p_.x.axis[2] == 1 || length == 1) && (p_.x.axis[1] == length || axis_[1].in_extent == 1);
+  // Where tiles do not ask, small planes, and parts of long lines, come to cache faster in one piece than channel by channel, and
+  // planes a multiple of a KB apart would share a few sets of the cache there.
+  if (!tiles_->asks) {
+    const int64_t plane = p_.x.channel * int64_t(sizeof(Real));
+    const bool many = depth() * length * int64_t(sizeof(Real)) > kBoxBytes;
+    in_place_input_ = in_place_input_ && plane > kSmallPlane && plane % 1024 != 0 && !many;
+  }
   in_place_output_ = same_type && (p_.y.axis[2] == 1 || axis_[2].out_extent == 1);
   for (const auto& taps : axis_[2].phases) {
     taps_of_phase_.emplace_back();
@@ -310,7 +314,8 @@ Upcoming Overlap<In>::upcoming(const Buffers& buffers, int64_t index) const {
   const Block b = block(index);
   const int64_t vectors = parts_of(most_rows() * width_, lanes());
   const int64_t steps = block_[0] * parts_of(block_[1], most_rows()) * axis_[0].out_step * axis_[1].out_step *
-                        parts_of(rows(), row_part()) * parts_of(vectors, tiles_->max_wide_vectors[row_part()]);
+                        parts_of(rows(), row_part()) * parts_of(vectors, tiles_->max_wide_vectors[row_part()]) *
+                        (tiles_ask() ? parts_of(depth(), kAskedChannels) : 1);
   Patch read{{b.sample, b.sample + 1}, {b.group * g.x_channels, (b.group + 1) * g.x_channels}, {}}, written = read;
   written.channel = {b.group * columns_, (b.group + 1) * columns_};
   for (int a = 0; a < 2; ++a) {
@@ -395,9 +400,10 @@ void Overlap<In>::multiply(const Real* in, int64_t channel_pitch, int64_t count,
       for (int64_t c = 0; c < depth; c += channels)
         tiles_->wide[tile_rows][part]({in + c * channel_pitch + first, channel_pitch, c, std::min(channels, depth - c), taps,
                                        offsets.data(), of_tile.data(), c ? nullptr : kZeros, lines + m * line_pitch_ + first,
-                                       line_pitch_, std::min(part * lanes(), count - first), depth});
+                                       line_pitch_, std::min(part * lanes(), count - first), depth,
+                                       tiles_ask() ? &next : nullptr});
       done += part;
-      next.step();
+      if (!tiles_ask()) next.step();
     }
   }
 }

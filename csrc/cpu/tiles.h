@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "csrc/cpu/cpu.h"
+#include "csrc/cpu/upcoming.h"
 
 namespace torch_ext::cpu {
 
@@ -59,6 +60,9 @@ struct OuterTile {
   int64_t out_pitch, columns;
   bool add = true;
   int rows = 0;  // of the tile
+  // Of tables that ask: what is to be read soon, in bytes. At every second term the next step is asked for.
+  const void* next = nullptr;
+  int64_t next_step = 0;
   // Of tables of matrices alone, where a_pitch is 1: from a[m] to a[m + 1], which are there up to a multiple of 16 rows.
   // Counts of runs are multiples of 16, and columns of b are there up to whole vectors. Rows hold parts of values, the largest
   // first, so far apart; as in a gather tile.
@@ -72,6 +76,7 @@ struct OuterTile {
 // * lanes; `out` has room for whole vectors. Tables of matrices read weights[t][m*weights_pitch + first + c]; there, `depth` is a
 // multiple of depth_step, `init` zeros, and weights, `in` and `out` are there up to 16 rows and whole vectors.
 inline constexpr int kWideRows = 16, kWideVectors = 12;
+inline constexpr int64_t kAskedChannels = 8;
 template <class Real>
 struct WideTile {
   const Real* in;
@@ -82,6 +87,7 @@ struct WideTile {
   Real* out;
   int64_t out_pitch, columns;
   int64_t weights_pitch = 0;
+  Upcoming* next = nullptr;  // of tables that ask: a step for every kAskedChannels of depth
 };
 
 // One line of an overlap-add, or a part of it: to[j*step + r] = init + sum over the taps of phase r, of those for which 0 <= i <
@@ -156,6 +162,7 @@ struct Tiles {
   bool matrices = false;  // gather, outer and wide tiles are of matrix registers: how they read `a` and weights
   int depth_step = 1;     // the depth of gather tiles is a multiple of it
   int row_step = 1;       // rows up to a multiple of it cost the same
+  bool asks = false;      // outer and wide tiles ask for `next`
   // Before and after those tiles of a thread, where given (ForTiles).
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;

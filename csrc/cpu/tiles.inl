@@ -6,6 +6,11 @@
 #include "csrc/cpu/tiles_moves.inl"
 #include "csrc/cpu/tiles_results.inl"
 
+// A term of a tile of the longest vectors has a load to spare, and so what is needed soon is asked for on the way, line by line:
+// all at once it keeps what is needed now from coming. Tiles of shorter vectors take longer for it.
+template <class V>
+inline constexpr bool kAsks = V::lanes * sizeof(typename V::Real) >= 64;
+
 template <class V, int Vectors, int Rows>
 void gather_tile(const GatherTile<typename V::Real>& t) {
   using Real = typename V::Real;
@@ -13,24 +18,43 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
   typename V::Reg acc[Rows][Vectors];
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) prefetch_results<V, Vectors>(t, m);
+  constexpr int64_t kLine = 64 / int64_t(sizeof(Real));
+  int asked = 0;  // rows whose results have been asked for
+  if constexpr (!kAsks<V>) {
+    TORCH_EXT_UNROLL for (; asked < Rows; ++asked) prefetch_results<V, Vectors>(t, asked);
+  }
   for (int64_t tap = 0; tap < t.taps; ++tap) {
     const Real* a[Rows];
     TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) a[m] = t.rows[tap * t.row_pitch + m] + t.first;
     const Real* b = t.panels[tap] + t.first * width;
     const int64_t depth = t.depth;
-    for (int64_t c = 0; t.next && c < depth; c += 64 / int64_t(sizeof(Real)))
-      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) __builtin_prefetch(t.rows[tap * t.row_pitch + t.next + m] + t.first + c);
-    _Pragma("GCC unroll 2") for (int64_t c = 0; c < depth; ++c) {
-      typename V::Reg column[Vectors];
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) column[v] = V::load(b + v * V::lanes);
-      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-        const auto row = V::broadcast(a[m] + c);
-        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(row, column[v], acc[m][v]);
+    const Real* const* next = t.rows + tap * t.row_pitch + t.next;
+    const auto ask_for_rows = [&](int64_t c) {
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) __builtin_prefetch(next[m] + t.first + c);
+    };
+    const auto sum = [&](int64_t begin, int64_t end) __attribute__((always_inline)) {
+      _Pragma("GCC unroll 2") for (int64_t c = begin; c < end; ++c) {
+        typename V::Reg column[Vectors];
+        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) column[v] = V::load(b + v * V::lanes);
+        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+          const auto row = V::broadcast(a[m] + c);
+          TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(row, column[v], acc[m][v]);
+        }
+        b += width;
       }
-      b += width;
+    };
+    if constexpr (kAsks<V>) {
+      for (int64_t begin = 0; begin < depth; begin += kLine) {
+        if (asked < Rows) prefetch_results<V, Vectors>(t, asked++);
+        if (t.next) ask_for_rows(begin);
+        sum(begin, begin + kLine < depth ? begin + kLine : depth);
+      }
+    } else {
+      for (int64_t c = 0; t.next && c < depth; c += kLine) ask_for_rows(c);
+      sum(0, depth);
     }
   }
+  for (; asked < Rows; ++asked) prefetch_results<V, Vectors>(t, asked);
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) store_results<V, Vectors>(t, m, acc[m]);
 }
 
@@ -42,6 +66,7 @@ void outer_tile(const OuterTile<typename V::Real>& t) {
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
   const auto mask = V::first(last);
+  const char* next = static_cast<const char*>(t.next ? t.next : t.runs);
   for (int64_t r = 0; r < t.run_count; ++r) {
     const Real* a = t.runs[r].a + t.a_offset;
     const Real* b = t.runs[r].b + t.b_offset;
@@ -55,6 +80,10 @@ void outer_tile(const OuterTile<typename V::Real>& t) {
       }
       a += t.a_pitch;
       b += t.b_pitch;
+      if constexpr (kAsks<V>) {
+        __builtin_prefetch(next, 0, 2);
+        if (p % 2) next += t.next_step;
+      }
     }
   }
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
@@ -76,28 +105,39 @@ void wide_tile(const WideTile<typename V::Real>& t) {
   const auto load = [&](const typename V::Real* in, int v) {
     return v < Vectors - 1 ? V::load(in + v * V::lanes) : V::load_masked(in + v * V::lanes, mask);
   };
-  for (int64_t c = 0; c < t.depth; ++c) {
-    const auto* plane = t.in + c * t.in_pitch;
-    for (int64_t tap = 0; tap < t.taps; ++tap) {
-      const auto* in = plane + t.offsets[tap];
-      const auto* w = t.weights[tap] + (t.first + c) * Rows;
-      // The shorter side stays in registers, the other one passes by.
-      if constexpr (Rows < Vectors) {
-        typename V::Reg weight[Rows];
-        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) weight[m] = V::set(w[m]);
-        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
-          const auto x = load(in, v);
-          TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][v] = V::fma(weight[m], x, acc[m][v]);
-        }
-      } else {
-        typename V::Reg x[Vectors];
-        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) x[v] = load(in, v);
-        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-          const auto weight = V::set(w[m]);
-          TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(weight, x[v], acc[m][v]);
+  const auto sum = [&](int64_t begin, int64_t end) __attribute__((always_inline)) {
+    for (int64_t c = begin; c < end; ++c) {
+      const auto* plane = t.in + c * t.in_pitch;
+      for (int64_t tap = 0; tap < t.taps; ++tap) {
+        const auto* in = plane + t.offsets[tap];
+        const auto* w = t.weights[tap] + (t.first + c) * Rows;
+        // The shorter side stays in registers, the other one passes by.
+        if constexpr (Rows < Vectors) {
+          typename V::Reg weight[Rows];
+          TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) weight[m] = V::set(w[m]);
+          TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
+            const auto x = load(in, v);
+            TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][v] = V::fma(weight[m], x, acc[m][v]);
+          }
+        } else {
+          typename V::Reg x[Vectors];
+          TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) x[v] = load(in, v);
+          TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+            const auto weight = V::set(w[m]);
+            TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(weight, x[v], acc[m][v]);
+          }
         }
       }
     }
+  };
+  if constexpr (kAsks<V>) {
+    const int64_t some = t.next ? kAskedChannels : t.depth;
+    for (int64_t c = 0; c < t.depth; c += some) {
+      if (t.next) t.next->step();
+      sum(c, c + some < t.depth ? c + some : t.depth);
+    }
+  } else {
+    sum(0, t.depth);
   }
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
@@ -352,6 +392,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   Tiles<typename V::Real> table{};
   table.lanes = V::lanes;
   table.max_vectors = sizeof...(Tallest);
+  table.asks = kAsks<V>;
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_tiles<V, I + 1>(table, std::make_integer_sequence<int, Tallest>()), ...);
   }(std::make_integer_sequence<int, sizeof...(Tallest)>());

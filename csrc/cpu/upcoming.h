@@ -39,7 +39,7 @@ class PatchLines {
 
   // Calls ask(line) for the next ones, the address of each.
   template <class Ask>
-  void step(Ask ask) {
+  __attribute__((always_inline)) void step(Ask ask) {
     for (int64_t due = lines_per_step_; due > 0 && rows_ > 0;) {
       const int64_t count = due < lines_ - at_ ? due : lines_ - at_;
       for (int64_t i = at_; i < at_ + count; ++i) ask(row_ + i * kCacheLine);
@@ -71,9 +71,9 @@ class Upcoming {
   void writes(Type type, const void* tensor, const Strides& strides, const Patch& patch) {
     written_ = {type, tensor, strides, patch, steps_};
   }
-  void step() {
-    read_.step([](const char* line) { __builtin_prefetch(line, 0, 2); });
-    written_.step([](const char* line) { __builtin_prefetch(line, 1, 2); });
+  __attribute__((always_inline)) void step() {
+    read_.step([](const char* line) __attribute__((always_inline)) { __builtin_prefetch(line, 0, 2); });
+    written_.step([](const char* line) __attribute__((always_inline)) { __builtin_prefetch(line, 1, 2); });
   }
 
  private:
