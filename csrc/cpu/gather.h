@@ -59,7 +59,16 @@ struct GatherAxis {
       }
   }
 
-  // The same with positions outside the input; of no meaning where it is empty.
+  // What those cells read, empty where it ends before it begins, and write.
+  Range read_by(const Range& of) const {
+    Range read;
+    reach(of.begin, of.end, read.begin, read.end);
+    ++read.end;
+    return read;
+  }
+  Range written_by(const Range& of) const { return {of.begin * out_step, std::min(of.end * out_step, out_extent)}; }
+
+  // The same as reach with positions outside the input; of no meaning where it is empty.
   void reach_beyond(int64_t begin, int64_t end, int64_t& first, int64_t& last) const {
     first = INT64_MAX, last = INT64_MIN;
     for (const auto& taps : phases)

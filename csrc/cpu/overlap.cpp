@@ -318,12 +318,7 @@ Upcoming Overlap<In>::upcoming(const Buffers& buffers, int64_t index) const {
                         (tiles_ask() ? parts_of(depth(), kAskedChannels) : 1);
   Patch read{{b.sample, b.sample + 1}, {b.group * g.x_channels, (b.group + 1) * g.x_channels}, {}}, written = read;
   written.channel = {b.group * columns_, (b.group + 1) * columns_};
-  for (int a = 0; a < 2; ++a) {
-    int64_t last;
-    axis_[a].reach(b.cell[a].begin, b.cell[a].end, read.axis[a].begin, last);
-    read.axis[a].end = last + 1;
-    written.axis[a] = {b.cell[a].begin * axis_[a].out_step, std::min(b.cell[a].end * axis_[a].out_step, axis_[a].out_extent)};
-  }
+  for (int a = 0; a < 2; ++a) read.axis[a] = axis_[a].read_by(b.cell[a]), written.axis[a] = axis_[a].written_by(b.cell[a]);
   read.axis[2] = b.line;
   written.axis[2] = {b.cell[2].begin * axis_[2].out_step, b.cell[2].begin * axis_[2].out_step + result_line(b)};
   Upcoming next(steps);
@@ -411,8 +406,7 @@ void Overlap<In>::multiply(const Real* in, int64_t channel_pitch, int64_t count,
 template <class In>
 void Overlap<In>::store(const Buffers& buffers, const Block& block, const Real* results) const {
   Range o[2];
-  for (int a = 0; a < 2; ++a)
-    o[a] = {block.cell[a].begin * axis_[a].out_step, std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent)};
+  for (int a = 0; a < 2; ++a) o[a] = axis_[a].written_by(block.cell[a]);
   const int64_t start =
       block.sample * p_.y.outer + block.group * columns_ * p_.y.channel + block.cell[2].begin * axis_[2].out_step * p_.y.axis[2];
   const int64_t line = result_line(block);

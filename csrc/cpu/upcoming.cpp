@@ -38,15 +38,4 @@ PatchLines::PatchLines(Type type, const void* tensor, const Strides& strides, co
   if (lines_ == 0 || loops > std::size(loops_)) rows_ = 0;  // nothing, or no two elements side by side
 }
 
-void PatchLines::next_row() {
-  at_ = 0;
-  --rows_;
-  for (Loop& loop : loops_) {
-    row_ += loop.stride;
-    if (++loop.at < loop.extent) return;
-    row_ -= loop.extent * loop.stride;
-    loop.at = 0;
-  }
-}
-
 }  // namespace torch_ext::cpu

@@ -37,7 +37,8 @@ class PatchLines {
   PatchLines() = default;
   PatchLines(Type type, const void* tensor, const Strides& strides, const Patch& patch, int64_t steps);
 
-  // Calls ask(line) for the next ones, the address of each.
+  // Calls ask(line) for the next ones, the address of each. In line with the tiles that call it: a call would make room for its
+  // registers at every step.
   template <class Ask>
   __attribute__((always_inline)) void step(Ask ask) {
     for (int64_t due = lines_per_step_; due > 0 && rows_ > 0;) {
@@ -52,7 +53,16 @@ class PatchLines {
   struct Loop {
     int64_t extent = 1, stride = 0, at = 0;
   };
-  void next_row();
+  __attribute__((always_inline)) void next_row() {
+    at_ = 0;
+    --rows_;
+    for (Loop& loop : loops_) {
+      row_ += loop.stride;
+      if (++loop.at < loop.extent) return;
+      row_ -= loop.extent * loop.stride;
+      loop.at = 0;
+    }
+  }
 
   const char* row_ = nullptr;   // what lies in one piece
   int64_t lines_ = 0, at_ = 0;  // of a row

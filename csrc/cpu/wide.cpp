@@ -175,8 +175,7 @@ Upcoming Wide<Real>::upcoming(const Buffers& buffers, int64_t index) const {
   Patch read{{b.sample, b.sample + 1}, {first * depth_, (first + count) * depth_}, {}}, written = read;
   written.channel = {first * columns_, (first + count) * columns_};
   planes_.reach(b.cell, read.axis);
-  for (int a = 0; a < kAxes; ++a)
-    written.axis[a] = {b.cell[a].begin * axis_[a].out_step, std::min(b.cell[a].end * axis_[a].out_step, axis_[a].out_extent)};
+  for (int a = 0; a < kAxes; ++a) written.axis[a] = axis_[a].written_by(b.cell[a]);
   Upcoming next(steps);
   next.reads(p_.type, in, in_, read);
   next.writes(p_.type, out, out_, written);
