@@ -30,7 +30,8 @@ constexpr double kUnitFlops = 4e6, kMatrixUnitFlops = 8e6;
 // Sums of all weights from which on units are of all taps; of such a unit: a quarter of L2, which is twice as large where there
 // are matrix registers.
 constexpr int64_t kLargeSums = 3 << 20, kUnitSums = 256 << 10, kMatrixUnitSums = 512 << 10;
-constexpr int64_t kStoreBytes = 16 << 10;  // of sums, with their parts, that a thread adds and stores at a time
+// Of sums, that a thread adds a part to another at a time, in long runs, as parts come from L3; and that it stores.
+constexpr int64_t kAddedBytes = 8 << 10, kStoreBytes = 16 << 10;
 
 }  // namespace
 
@@ -298,20 +299,21 @@ void OuterSums<Real>::clear(const SumsUnit<Real>& unit) const {
 template <class Real>
 void OuterSums<Real>::store(const Buffers& buffers, const Parallel& parallel, Real* sums) const {
   const Geometry& g = p_.geometry;
+  const int64_t part_stride = g.groups * group_sums(), run = kAddedBytes / int64_t(sizeof(Real));
+  if (cut_.parts > 1)
+    parallel.for_each(parts_of(part_stride, run), [&](int64_t index, int) {
+      const Range added = {index * run, std::min((index + 1) * run, part_stride)};
+      for (const Real* part = sums + part_stride; part < sums + cut_.parts * part_stride; part += part_stride)
+        for (int64_t i = added.begin; i < added.end; ++i) sums[i] += part[i];
+    });
   const int64_t at_once = transposed() ? 1 : taps(), least = transposed() ? std::min<int64_t>(lanes(), m_) : 1;
-  const int64_t row_bytes = std::max<int64_t>(cut_.parts, 1) * at_once * cut_.pitch * int64_t(sizeof(Real));
+  const int64_t row_bytes = at_once * cut_.pitch * int64_t(sizeof(Real));
   const int64_t rows = std::clamp<int64_t>(kStoreBytes / row_bytes, least, m_);
-  const int64_t slices = parts_of(m_, rows), steps = taps() / at_once, part_stride = g.groups * group_sums();
+  const int64_t slices = parts_of(m_, rows), steps = taps() / at_once;
   parallel.for_each(g.groups * steps * slices, [&](int64_t index, int) {
     const int64_t group = index / slices / steps, first = index / slices % steps * at_once, begin = index % slices * rows;
     const int64_t end = std::min(begin + rows, m_);
-    Real* of_group = sums + group * group_sums();
-    for (int64_t part = 1; part < cut_.parts; ++part)
-      for (int64_t t = first; t < first + at_once; ++t) {
-        Real* to = of_group + (t * m_ + begin) * cut_.pitch;
-        const Real* from = to + part * part_stride;
-        for (int64_t i = 0; i < (end - begin) * cut_.pitch; ++i) to[i] += from[i];
-      }
+    const Real* of_group = sums + group * group_sums();
     store_rows(buffers, group, {first, first + at_once}, {begin, end}, {0, n_}, of_group + (first * m_ + begin) * cut_.pitch,
                tap_sums(), cut_.pitch);
   });
