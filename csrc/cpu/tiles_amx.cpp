@@ -8,6 +8,7 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
+#include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,8 +16,7 @@
 #include <algorithm>
 #include <chrono>
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")
+TORCH_EXT_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")
 
 namespace torch_ext::cpu {
 namespace amx {
@@ -145,14 +145,19 @@ const Tiles<float>& amx_tiles() {
 
 bool amx_works() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl: Linux asks for it once a process
-  static const bool works = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-                            syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 && amx::multiplies();
+  // Clang has no names of them for __builtin_cpu_supports.
+  const auto has_tiles_of_bf16 = [] {
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && edx >> 24 & 1 && edx >> 22 & 1;
+  };
+  static const bool works =
+      has_tiles_of_bf16() && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 && amx::multiplies();
   return works;
 }
 
 }  // namespace torch_ext::cpu
 
-#pragma GCC pop_options
+TORCH_EXT_TARGET_END
 #else
 namespace torch_ext::cpu {
 bool amx_works() { return false; }

@@ -6,8 +6,7 @@
 
 #include <utility>
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
+TORCH_EXT_TARGET("avx2,fma,f16c")
 
 namespace torch_ext::cpu {
 namespace avx2 {
@@ -212,5 +211,5 @@ const Tiles<double>& tiles_avx2(double) { return avx2::f64; }
 
 }  // namespace torch_ext::cpu
 
-#pragma GCC pop_options
+TORCH_EXT_TARGET_END
 #endif

@@ -11,8 +11,7 @@
 
 #include <utility>
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+TORCH_EXT_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 
 namespace torch_ext::cpu {
 namespace avx512 {
@@ -221,5 +220,5 @@ const Tiles<double>& tiles_avx512(double) { return avx512::f64; }
 
 }  // namespace torch_ext::cpu
 
-#pragma GCC pop_options
+TORCH_EXT_TARGET_END
 #endif

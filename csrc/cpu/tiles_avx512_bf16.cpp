@@ -15,8 +15,7 @@
 #include <chrono>
 #include <utility>
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")
+TORCH_EXT_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")
 
 namespace torch_ext::cpu {
 namespace avx512_bf16 {
@@ -166,7 +165,7 @@ bool pairs_are_fast() {
 
 }  // namespace torch_ext::cpu
 
-#pragma GCC pop_options
+TORCH_EXT_TARGET_END
 #else
 namespace torch_ext::cpu {
 bool pairs_are_fast() { return false; }

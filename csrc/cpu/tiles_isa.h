@@ -6,6 +6,16 @@
 
 #define TORCH_EXT_UNROLL _Pragma("GCC unroll 64")
 
+// The functions between these may use the instructions of `isa`.
+#define TORCH_EXT_PRAGMA(...) _Pragma(#__VA_ARGS__)
+#if defined(__clang__)
+#define TORCH_EXT_TARGET(isa) TORCH_EXT_PRAGMA(clang attribute push(__attribute__((target(isa))), apply_to = function))
+#define TORCH_EXT_TARGET_END TORCH_EXT_PRAGMA(clang attribute pop)
+#else
+#define TORCH_EXT_TARGET(isa) TORCH_EXT_PRAGMA(GCC push_options) TORCH_EXT_PRAGMA(GCC target(isa))
+#define TORCH_EXT_TARGET_END TORCH_EXT_PRAGMA(GCC pop_options)
+#endif
+
 namespace torch_ext::cpu {
 const Tiles<float>& tiles_portable(float);
 const Tiles<double>& tiles_portable(double);
