@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of csrc: each folder includes the layers below it, and nothing of what it must not know."""
+"""The layers of csrc: each folder includes the layers below it, and nothing of what it must not know; any compiler takes them."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -48,3 +50,12 @@ def test_sources_state_their_license(folder):
     for path in sources(folder):
         if path.suffix != ".inc":
             assert path.read_text().startswith("// SPDX-License-Identifier: Apache-2.0"), path
+
+
+@pytest.mark.skipif(not shutil.which("clang++"), reason="clang++ is not installed")
+@pytest.mark.parametrize("path", sorted((ROOT / "csrc" / "cpu").glob("tiles_*.cpp")), ids=lambda path: path.stem)
+def test_clang_compiles_the_tiles(path, tmp_path):
+    """Where a compiler differs: how the instructions of a region are enabled."""
+    command = ["clang++", "-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", "-c", path, "-o", tmp_path / "tiles.o"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
