@@ -48,16 +48,20 @@ def how() -> str:
 
 
 def peak_gflops(threads: int, dtype: torch.dtype, seconds: float = 0.02) -> float:
-    """Of all threads together, under the instruction set that torch_ext uses: of float32, or of bfloat16 where that has its own."""
+    """Of all threads together, under the instruction set that torch_ext uses: of float32, or of bfloat16 where that has its own
+    and they are faster: some processors multiply pairs of bf16 at half of the rate."""
     loop = _loop()
     if not loop:
         return _product(seconds) / 1e9
     config = dict(line.split(": ", 1) for line in torch_ext.show_config().splitlines())
     isa = ISAS.index(config["instruction set in use"])
-    if dtype != torch.bfloat16:
-        isa = min(isa, ISAS.index("avx512"))
+    vectors = min(isa, ISAS.index("avx512"))
     with ThreadPoolExecutor(threads) as pool:  # ctypes lets go of Python's lock
-        return sum(pool.map(lambda _: loop(isa, seconds), range(threads))) / 1e9
+        rates = [
+            sum(pool.map(lambda _, isa=isa: loop(isa, seconds), range(threads)))
+            for isa in {vectors, isa if dtype == torch.bfloat16 else vectors}
+        ]
+    return max(rates) / 1e9
 
 
 def copy_gigabytes(seconds: float = 0.02) -> float:
