@@ -27,5 +27,8 @@ target_link_libraries(torch_ext::torch INTERFACE ${TORCH_DIR}/lib/libtorch_cpu.s
 
 # OpenMP: compiled with -fopenmp, linked with torch's own copy of the runtime and no other, so that there is one pool of threads.
 file(GLOB torch_openmp ${TORCH_DIR}/lib/libgomp*.so*)  # some wheels carry it under a hashed name
+if(torch_openmp AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  message(FATAL_ERROR "The threads of the torch in ${TORCH_DIR} are those of GCC's OpenMP, which Clang does not compile for: set CXX=g++.")
+endif()
 target_compile_options(torch_ext::torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
 target_link_libraries(torch_ext::torch INTERFACE ${torch_openmp})
