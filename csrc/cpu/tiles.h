@@ -43,6 +43,9 @@ struct GatherTile {
   // i + j < orders, rows[t][m][i*plane + first + c] * panels[t][((parts - 1 - j)*plane + first + c)*width + n].
   int parts = 1, orders = 1;
   int64_t plane = 0;
+  // Of tables that ask: what is to be read soon, in bytes. At every 64 bytes of a row the next step is asked for.
+  const void* soon = nullptr;
+  int64_t soon_step = 0;
 };
 
 // An outer-product tile: out[m*out_pitch + n] (+)= sum over runs r, p < count of a[r][p*a_pitch + m] * b[r][p*b_pitch + n], added
@@ -173,11 +176,12 @@ struct Tiles {
   void (*dot[kDotRows + 1][kDotTaps + 1])(const DotTile<Real>&);         // [rows][taps]
   // to[offsets[j] + i] = from[i*pitch + j] for i < rows <= lanes, j < columns; zero for rows <= i < lanes.
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
-  // One axis of Winograd's F(3, 2), row by row: of weights (g0, (g0+g1)/2, (g0-g1)/2, g1), of inputs (d0-d2, d1+d2, d2-d1, d1-d3)
-  // and of products (m0+m1+m2, m1-m2, m1+m2-m3). A vector of `check` stays zero while all that is written to `to` is finite.
-  void (*winograd_weights)(const Real* const* from, Real* const* to, int64_t count);
-  void (*winograd_input)(const Real* const* from, Real* const* to, int64_t count, Real* check);
-  void (*winograd_output)(const Real* const* from, Real* const* to, int64_t count);
+  // Winograd's F(3, 2) along one, two or three axes of rows of `count` reals, the innermost axis fastest: of weights (g0,
+  // (g0+g1)/2, (g0-g1)/2, g1), of inputs (d0-d2, d1+d2, d2-d1, d1-d3), of products (m0+m1+m2, m1-m2, m1+m2-m3). Rows of points
+  // are `pitch` apart. A vector of `check` stays zero while all that is written to `to` is finite.
+  void (*winograd_weights[kAxes + 1])(const Real* const* from, Real* to, int64_t pitch, int64_t count);  // [axes]
+  void (*winograd_input[kAxes + 1])(const Real* const* from, Real* to, int64_t pitch, int64_t count, Real* check);
+  void (*winograd_output[kAxes + 1])(const Real* from, int64_t pitch, Real* const* to, int64_t count);
   // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns; the second for any type of 16 bits.
   void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);
   void (*transpose_halves)(const uint16_t* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch, int64_t rows,

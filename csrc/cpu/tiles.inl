@@ -5,6 +5,7 @@
 
 #include "csrc/cpu/tiles_moves.inl"
 #include "csrc/cpu/tiles_results.inl"
+#include "csrc/cpu/tiles_winograd.inl"
 
 // A term of a tile of the longest vectors has a load to spare, and so what is needed soon is asked for on the way, line by line:
 // all at once it keeps what is needed now from coming. Tiles of shorter vectors take longer for it.
@@ -20,6 +21,7 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
   constexpr int64_t kLine = 64 / int64_t(sizeof(Real));
   int asked = 0;  // rows whose results have been asked for
+  const char* soon = static_cast<const char*>(t.soon);
   if constexpr (!kAsks<V>) {
     TORCH_EXT_UNROLL for (; asked < Rows; ++asked) prefetch_results<V, Vectors>(t, asked);
   }
@@ -47,6 +49,7 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
       for (int64_t begin = 0; begin < depth; begin += kLine) {
         if (asked < Rows) prefetch_results<V, Vectors>(t, asked++);
         if (t.next) ask_for_rows(begin);
+        for (const char* end = soon + t.soon_step; soon < end; soon += 64) __builtin_prefetch(soon, 0, 2);
         sum(begin, begin + kLine < depth ? begin + kLine : depth);
       }
     } else {
@@ -236,49 +239,6 @@ void overlap(const OverlapLine<typename V::Real>& t) {
   }
 }
 
-template <class V>
-void winograd_weights(const typename V::Real* const* from, typename V::Real* const* to, int64_t count) {
-  const auto half = V::set(.5f), minus_half = V::set(-.5f);
-  for (int64_t i = 0; i < count; i += V::lanes) {
-    const int64_t n = count - i;
-    const auto g0 = V::load_first(from[0] + i, n), g1 = V::load_first(from[1] + i, n), half_g0 = V::fma(g0, half, V::zero());
-    V::store_first(to[0] + i, n, g0);
-    V::store_first(to[1] + i, n, V::fma(g1, half, half_g0));
-    V::store_first(to[2] + i, n, V::fma(g1, minus_half, half_g0));
-    V::store_first(to[3] + i, n, g1);
-  }
-}
-
-template <class V>
-void winograd_input(const typename V::Real* const* from, typename V::Real* const* to, int64_t count, typename V::Real* check) {
-  const auto minus = V::set(-1), plus = V::set(1);
-  auto sum = V::load(check);  // a product with zero is zero, unless the other factor is an infinity or a NaN
-  for (int64_t i = 0; i < count; i += V::lanes) {
-    const int64_t n = count - i;
-    const auto d0 = V::load_first(from[0] + i, n), d1 = V::load_first(from[1] + i, n);
-    const auto d2 = V::load_first(from[2] + i, n), d3 = V::load_first(from[3] + i, n);
-    const typename V::Reg m[4] = {V::fma(d2, minus, d0), V::fma(d1, plus, d2), V::fma(d1, minus, d2), V::fma(d3, minus, d1)};
-    TORCH_EXT_UNROLL for (int k = 0; k < 4; ++k) {
-      V::store_first(to[k] + i, n, m[k]);
-      sum = V::fma(m[k], V::zero(), sum);
-    }
-  }
-  V::store(check, sum);
-}
-
-template <class V>
-void winograd_output(const typename V::Real* const* from, typename V::Real* const* to, int64_t count) {
-  const auto minus = V::set(-1), plus = V::set(1);
-  for (int64_t i = 0; i < count; i += V::lanes) {
-    const int64_t n = count - i;
-    const auto m1 = V::load_first(from[1] + i, n), m2 = V::load_first(from[2] + i, n);
-    const auto sum = V::fma(m1, plus, m2);
-    V::store_first(to[0] + i, n, V::fma(V::load_first(from[0] + i, n), plus, sum));
-    V::store_first(to[1] + i, n, V::fma(m2, minus, m1));
-    V::store_first(to[2] + i, n, V::fma(V::load_first(from[3] + i, n), minus, sum));
-  }
-}
-
 // A product with zero is zero, unless the other factor is an infinity or a NaN.
 template <class V>
 bool finite(const typename V::Real* values, int64_t count) {
@@ -407,9 +367,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.overlap = overlap<V>;
   table.depthwise = depthwise<V>;
   table.depthwise_sums = depthwise_sums<V>;
-  table.winograd_weights = winograd_weights<V>;
-  table.winograd_input = winograd_input<V>;
-  table.winograd_output = winograd_output<V>;
+  fill_winograd<V>(table, std::make_integer_sequence<int, kAxes>());
   table.every = every<V>;
   table.finite = finite<V>;
   table.widen = V::widen;

@@ -20,19 +20,20 @@
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/upcoming.h"
 #include "csrc/cpu/winograd_panels.h"
 
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kInputBytes = 512 << 10;        // transformed input of a block: half of L2
+constexpr int64_t kInputBytes = 768 << 10;        // transformed input of a block, to stay in L2
 constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the weights' trip into L1 is amortised
-constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block: some register tiles of products; with larger inputs to transform
-// Of a call, with weights packed ahead; and results of a phase for which transforming the weights pays, too: where memory is
-// slow, 1024 take up to twice the time of the other kernels.
-constexpr int64_t kLeastTiles = 64, kLeastResults = 2048;
+constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block of all panels, of one: some register tiles of products
+// Of a call, with weights packed ahead; and results of a phase for which transforming the weights pays, too: those of two axes
+// are four times as large, and where memory is slow, 1024 results take up to twice the time of the other kernels.
+constexpr int64_t kLeastTiles = 64, kLeastResults[] = {512, 2048};
 // Below these channels, the transforms cost more than the products save: for one axis, for several.
-constexpr int64_t kMinDepth[] = {128, 64}, kMinColumns[] = {128, 32};
+constexpr int64_t kMinDepth[] = {64, 32}, kMinColumns[] = {48, 32};
 
 bool accepts(const Problem& p) {
   const Geometry& g = p.geometry;
@@ -59,6 +60,7 @@ class Winograd final : public Plan {
 
  private:
   struct Block {
+    int64_t group, first_panel, last_panel;
     int64_t sample_begin, sample_end;
     Range tile[kAxes];
     int64_t tiles() const { return (sample_end - sample_begin) * tile[0].size() * tile[1].size() * tile[2].size(); }
@@ -69,22 +71,40 @@ class Winograd final : public Plan {
     int64_t sample, axis[kAxes];
   };
 
+  // tile(sample, coordinates) for the tiles of a block, one after the other.
+  template <class Tile>
+  static void for_each_tile(const Block& b, Tile tile) {
+    for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
+      for (int64_t i = b.tile[0].begin; i < b.tile[0].end; ++i)
+        for (int64_t j = b.tile[1].begin; j < b.tile[1].end; ++j)
+          for (int64_t k = b.tile[2].begin; k < b.tile[2].end; ++k) tile(n, Coordinates{i, j, k});
+  }
+
   void choose_blocks();
-  int64_t block_count() const;
   int64_t items() const;
   Block block(int64_t index) const;
-  Rows load_input(const Buffers& buffers, const Block& block, int64_t group, std::byte* scratch) const;
-  bool transform_input(const Buffers& buffers, const Block& block, int64_t group, std::byte* scratch) const;
-  void transform_tile(const float** rows, float* stage, float* const* to, float* check) const;
-  void multiply(const Block& block, const float* weights, int64_t vectors, const float* bias, std::byte* scratch) const;
-  void store_results(const Buffers& buffers, const Block& block, int64_t group, int64_t panel, const Coordinates& phase,
+  Rows load_input(const Buffers& buffers, const Block& block, std::byte* scratch) const;
+  bool transform_input(const Buffers& buffers, const Block& block, std::byte* scratch) const;
+  void multiply(const Block& block, const float* weights, int64_t vectors, const float* bias, Upcoming results,
+                std::byte* scratch) const;
+  Upcoming results_ahead(const Buffers& buffers, const Block& block, int64_t panel, const Coordinates& phase) const;
+  void store_results(const Buffers& buffers, const Block& block, int64_t panel, const Coordinates& phase,
                      std::byte* scratch) const;
-  void store_output(const Buffers& buffers, const Block& block, int64_t group, int64_t panel, std::byte* scratch) const;
-  void run_block(const Buffers& buffers, const Block& block, int64_t group, int64_t first_panel, const float* weights,
-                 std::byte* scratch, std::atomic<bool>& finite) const;
+  void store_output(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch) const;
+  void run_block(const Buffers& buffers, const Block& block, const float* weights, std::byte* scratch,
+                 std::atomic<bool>& finite) const;
   // The output positions of a block along an axis, some of them outside.
   int64_t out_low(const Block& b, int a) const { return axis_[a].write(b.tile[a].begin, 0, 0); }
   int64_t out_extent(const Block& b, int a) const { return b.tile[a].size() * axis_[a].results * axis_[a].out_step(); }
+
+  // What one sum of a register tile takes of the input: some phases, or some channels of one.
+  struct Sum {
+    int64_t phases, channels;
+  };
+  Sum sum_of(int64_t vectors) const {
+    const int64_t most = std::clamp<int64_t>(kPanelBytes / (vectors * lanes() * int64_t(sizeof(float))), 8, kMaxTerms);
+    return {std::clamp<int64_t>(most / depth_, 1, int64_t(in_phases_.size())), even_part(depth_, most)};
+  }
 
   int64_t lanes() const { return tiles_->lanes; }
 
@@ -94,8 +114,10 @@ class Winograd final : public Plan {
   Strides in_, out_;
   int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
   WinogradAxis axis_[kAxes];
-  int64_t points_ = 1, results_ = 1;  // of all axes
-  std::vector<Coordinates> in_phases_, out_phases_, point_, result_;
+  int axes_ = 0;                      // that are transformed
+  int64_t points_ = 1, results_ = 1;  // of a tile
+  Coordinates point_extent_, result_extent_;
+  std::vector<Coordinates> in_phases_, out_phases_;
   WinogradPanels weights_;
   int64_t width_, panels_;  // columns of a panel, panels of a group
   int64_t block_samples_, block_tiles_[kAxes], panels_per_item_;
@@ -104,7 +126,7 @@ class Winograd final : public Plan {
   std::shared_ptr<const Plan> exact_;  // for non-finite values, which a transform would spread
   Layout layout_;
   Layout::Part weights_part_, zeros_part_, bias_part_, panels_part_, box_part_, input_part_, products_part_, out_part_,
-      pointers_part_, stage_part_;
+      pointers_part_, nowhere_part_;
 };
 
 Winograd::Winograd(const Problem& problem, Isa isa, int threads)
@@ -119,14 +141,14 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
       width_(weights_.width()),
       panels_(weights_.count()) {
   const Geometry& g = p_.geometry;
-  Coordinates strides, points, results;
+  Coordinates strides;
   for (int a = 0; a < kAxes; ++a) {
     axis_[a] = WinogradAxis(g.axis[a], p_.operation);
-    points_ *= points[a] = axis_[a].points;
-    results_ *= results[a] = axis_[a].results;
-    strides[a] = axis_[a].stride;
+    axes_ += axis_[a].transformed;
+    points_ *= point_extent_[size_t(a)] = axis_[a].points;
+    results_ *= result_extent_[size_t(a)] = axis_[a].results;
+    strides[size_t(a)] = axis_[a].stride;
   }
-  point_ = coordinates_of(points), result_ = coordinates_of(results);
   in_phases_ = out_phases_ = {{0, 0, 0}};
   (forward_ ? out_phases_ : in_phases_) = coordinates_of(strides);
   pitch_ = row_pitch(depth_, sizeof(float));
@@ -150,8 +172,8 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
   input_part_ = layout_.per_thread(int64_t(in_phases_.size()) * points_ * tiles * pitch_ * real);
   products_part_ = layout_.per_thread(points_ * tiles * width_ * real);
   out_part_ = layout_.per_thread(in_place_output_ ? 0 : out * width_ * real);
-  pointers_part_ = layout_.per_thread(2 * tiles * int64_t(sizeof(void*)));
-  stage_part_ = layout_.per_thread(4 * points_ * std::max(pitch_, width_) * real);
+  pointers_part_ = layout_.per_thread((int64_t(in_phases_.size()) + 1) * tiles * int64_t(sizeof(void*)));
+  nowhere_part_ = layout_.per_thread(width_ * real);
   layout_.finish(threads);
 }
 
@@ -163,7 +185,7 @@ void Winograd::choose_blocks() {
   // Items of all panels transform their input once. Only where these would have too few tiles, an item is one panel.
   for (const int64_t panels : {panels_, int64_t(1)}) {
     panels_per_item_ = panels;
-    const int64_t least = std::min(limit, panels > 1 && forward_ ? kFewTiles : kMinTiles);
+    const int64_t least = std::min(limit, panels > 1 ? kFewTiles : kMinTiles);
     for (int64_t room = limit; room >= least; room = room * 15 / 16) {
       block_samples_ = std::min(cut_axes([&](int a) { return axis_[a].tiles; }, room, block_tiles_), g.batch);
       if (shared_evenly(items(), flops)) return;
@@ -171,18 +193,23 @@ void Winograd::choose_blocks() {
   }
 }
 
-int64_t Winograd::items() const { return block_count() * p_.geometry.groups * parts_of(panels_, panels_per_item_); }
-
-int64_t Winograd::block_count() const {
-  return parts_of(p_.geometry.batch, block_samples_) * piece_count([&](int a) { return axis_[a].tiles; }, block_tiles_);
+int64_t Winograd::items() const {
+  return parts_of(p_.geometry.batch, block_samples_) * piece_count([&](int a) { return axis_[a].tiles; }, block_tiles_) *
+         p_.geometry.groups * parts_of(panels_, panels_per_item_);
 }
 
+// Panels outermost: what threads compute at the same time shares its weights in the outer caches.
 Winograd::Block Winograd::block(int64_t index) const {
   Block b;
   take_piece(
       index, [&](int a) { return axis_[a].tiles; }, block_tiles_, b.tile);
-  b.sample_begin = index * block_samples_;
+  const int64_t samples = parts_of(p_.geometry.batch, block_samples_);
+  b.sample_begin = index % samples * block_samples_;
   b.sample_end = std::min(b.sample_begin + block_samples_, p_.geometry.batch);
+  index /= samples;
+  b.group = index % p_.geometry.groups;
+  b.first_panel = index / p_.geometry.groups * panels_per_item_;
+  b.last_panel = std::min(b.first_panel + panels_per_item_, panels_);
   return b;
 }
 
@@ -190,19 +217,15 @@ Winograd::Block Winograd::block(int64_t index) const {
 // once and reads them once a block.
 bool Winograd::pays() const {
   const Geometry& g = p_.geometry;
-  int64_t transformed = 0;
-  for (const WinogradAxis& a : axis_) transformed += a.transformed;
-  if (depth_ < kMinDepth[transformed > 1] || columns_ < kMinColumns[transformed > 1]) return false;
+  if (depth_ < kMinDepth[axes_ > 1] || columns_ < kMinColumns[axes_ > 1]) return false;
   int64_t tiles = g.batch;
   double waste = 1;  // results that tiles compute beyond the last one
   for (const WinogradAxis& a : axis_) {
     tiles *= a.tiles;
     waste *= double(a.tiles * a.results) / (double(a.out_extent) / double(a.out_step()));
   }
-  double taps = 1;
-  for (const WinogradAxis& a : axis_) taps *= a.transformed ? 2 : 1;
-  const double saved = taps * double(results_) / double(points_) / waste;
-  return saved >= 1.25 && (p_.prepacked ? tiles >= kLeastTiles : tiles * results_ >= kLeastResults);
+  const double saved = double(1 << axes_) * double(results_) / double(points_) / waste;
+  return saved >= 1.25 && (p_.prepacked ? tiles >= kLeastTiles : tiles * results_ >= kLeastResults[axes_ > 1]);
 }
 
 std::string Winograd::describe() const {
@@ -226,12 +249,8 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
                                   : weights_.pack(buffers.w, parallel, layout_.at<float>(workspace, panels_part_),
                                                   layout_.at<float>(workspace, weights_part_))};
   if (finite) {
-    // Panels outermost: what threads compute at the same time shares its weights in the outer caches.
-    const int64_t blocks = block_count();
     parallel.for_each(items(), [&](int64_t index, int thread) {
-      const int64_t panel = index / blocks / g.groups * panels_per_item_;
-      run_block(buffers, block(index % blocks), index / blocks % g.groups, panel, weights, layout_.thread(workspace, thread),
-                finite);
+      run_block(buffers, block(index), weights, layout_.thread(workspace, thread), finite);
     });
   }
   if (finite) return;
@@ -242,7 +261,7 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
 
 std::string Winograd::packing() const {
   const Geometry& g = p_.geometry;
-  std::string text = std::string(forward_ ? "F(3, 2) of conv_transpose" : "F(3, 2) of backward_data") + ", panels of " +
+  std::string text = std::string(forward_ ? "F(3, 2) of conv_transpose" : "F(3, 2) of backward_data by points") + ", panels of " +
                      std::to_string(width_) + " floats:";
   for (int64_t v : {g.groups, depth_, columns_, g.axis[0].w, g.axis[1].w, g.axis[2].w}) text += ' ' + std::to_string(v);
   return text;
@@ -256,8 +275,8 @@ void Winograd::pack(const Buffers& buffers, const Parallel& parallel, void* pack
 }
 
 // The input of a block: in the tensor, or brought to a box.
-Winograd::Rows Winograd::load_input(const Buffers& buffers, const Block& b, int64_t group, std::byte* scratch) const {
-  const float* origin = static_cast<const float*>(forward_ ? buffers.x : buffers.y) + group * depth_ * in_.channel;
+Winograd::Rows Winograd::load_input(const Buffers& buffers, const Block& b, std::byte* scratch) const {
+  const float* origin = static_cast<const float*>(forward_ ? buffers.x : buffers.y) + b.group * depth_ * in_.channel;
   if (in_place_input_) return {origin, in_.outer, {in_.axis[0], in_.axis[1], in_.axis[2]}};
   float* box = layout_.at<float>(scratch, box_part_);
   Box shape{{}, {in_.axis[0], in_.axis[1], in_.axis[2]}, depth_, in_.channel};
@@ -279,148 +298,142 @@ Winograd::Rows Winograd::load_input(const Buffers& buffers, const Block& b, int6
 }
 
 // input[phase][point][tile][c] of a block; returns whether it is finite.
-bool Winograd::transform_input(const Buffers& buffers, const Block& b, int64_t group, std::byte* scratch) const {
+bool Winograd::transform_input(const Buffers& buffers, const Block& b, std::byte* scratch) const {
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
-  const Rows in = load_input(buffers, b, group, scratch);
+  const Rows in = load_input(buffers, b, scratch);
   float* input = layout_.at<float>(scratch, input_part_);
-  float* stage = layout_.at<float>(scratch, stage_part_);
-  const int64_t tiles = b.tiles();
+  const int64_t pitch = b.tiles() * pitch_;
   alignas(64) float check[kMaxLanes] = {};
   for (const Coordinates& r : in_phases_) {
-    float* of_tile = input;
-    for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
-      for (int64_t t0 = b.tile[0].begin; t0 < b.tile[0].end; ++t0)
-        for (int64_t t1 = b.tile[1].begin; t1 < b.tile[1].end; ++t1)
-          for (int64_t t2 = b.tile[2].begin; t2 < b.tile[2].end; ++t2, of_tile += pitch_) {
-            // Offsets along each axis, -1 where there is no input.
-            const int64_t t[kAxes] = {t0, t1, t2};
-            int64_t at[kAxes][kPoints];
-            for (int a = 0; a < kAxes; ++a)
-              for (int64_t e = 0; e < axis_[a].points; ++e) {
-                const int64_t i = axis_[a].read(t[a], e, r[a]);
-                at[a][e] = i >= 0 && i < axis_[a].in_extent ? i * in.axis[a] : -1;
-              }
-            const float* rows[kMostPoints];
-            float* to[kMostPoints];
-            for (int64_t k = 0; k < points_; ++k) {
-              const Coordinates& e = point_[size_t(k)];
-              const int64_t a0 = at[0][e[0]], a1 = at[1][e[1]], a2 = at[2][e[2]];
-              rows[k] = (a0 | a1 | a2) < 0 ? zeros : in.origin + n * in.sample + a0 + a1 + a2;
-              to[k] = of_tile + k * tiles * pitch_;
-            }
-            transform_tile(rows, stage, to, check);
-          }
-    input += points_ * tiles * pitch_;
+    float* to = input;
+    for_each_tile(b, [&](int64_t n, const Coordinates& t) {
+      const float* rows[kMostPoints];
+      WinogradAxis::Offsets at[kAxes];
+      for (int a = 0; a < kAxes; ++a) axis_[a].reads(t[size_t(a)], r[size_t(a)], in.axis[a], at[a]);
+      list_rows(at, point_extent_, in.origin + n * in.sample, zeros, rows);
+      tiles_->winograd_input[axes_](rows, to, pitch, depth_, check);
+      to += pitch_;
+    });
+    input += points_ * pitch;
   }
   return std::all_of(check, check + lanes(), [](float v) { return v == 0; });
 }
 
-// One axis after the other, the last one into its place.
-void Winograd::transform_tile(const float** rows, float* stage, float* const* to, float* check) const {
-  along_each_axis<kPoints, kPoints>(
-      rows, points_, [&](bool last, int64_t used, int64_t k) { return last ? to[k] : stage + used * pitch_; },
-      [&](const float* const* from, float* const* into) { tiles_->winograd_input(from, into, depth_, check); });
-}
-
 // products[point][tile][n] = sum over the phases of the input of input[phase][point][tile] * weights[phase][point], the bias in
 // the product that every result contains once.
-void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, const float* bias, std::byte* scratch) const {
+void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, const float* bias, Upcoming results,
+                        std::byte* scratch) const {
   const int64_t tiles = b.tiles(), width = vectors * lanes(), phases = int64_t(in_phases_.size());
   const float* input = layout_.at<float>(scratch, input_part_);
   float* products = layout_.at<float>(scratch, products_part_);
   const float** rows = layout_.at<const float*>(scratch, pointers_part_);
-  float** out = const_cast<float**>(rows) + tiles;
+  float** out = const_cast<float**>(rows) + phases * tiles;
   alignas(64) static constexpr float kNothing[kMaxVectors * kMaxLanes] = {};
   int64_t ones = 0;
   for (const WinogradAxis& a : axis_) ones = ones * a.points + (a.transformed ? 1 : 0);
-  const int64_t slice = std::clamp<int64_t>(kPanelBytes / (width * int64_t(sizeof(float))), 8, kMaxTerms);
-  const int64_t part = even_part(depth_, slice);
-  const int64_t tallest = tiles_->max_rows[vectors], count = parts_of(tiles, tallest);
+  const Sum sum = sum_of(vectors);
+  const int64_t count = parts_of(tiles, tiles_->max_rows[vectors]);
+  const float* panels[kMaxTerms];
   for (int64_t point = 0; point < points_; ++point) {
     for (int64_t t = 0; t < tiles; ++t) out[t] = products + (point * tiles + t) * width;
-    for (int64_t phase = 0; phase < phases; ++phase) {
-      for (int64_t t = 0; t < tiles; ++t) rows[t] = input + ((phase * points_ + point) * tiles + t) * pitch_;
-      const float* panel = weights + (phase * points_ + point) * depth_ * width;
-      for (int64_t c = 0; c < depth_; c += part) {
+    for (int64_t phase = 0; phase < phases; phase += sum.phases)
+      for (int64_t c = 0; c < depth_; c += sum.channels) {
+        const int64_t summed = std::min(sum.phases, phases - phase), depth = std::min(sum.channels, depth_ - c);
+        for (int64_t k = 0; k < summed; ++k) {
+          panels[k] = weights + k * depth_ * width;
+          for (int64_t t = 0; t < tiles; ++t)
+            rows[k * tiles + t] = input + (((phase + k) * points_ + point) * tiles + t) * pitch_ + c;
+        }
+        weights += summed * depth * width;
         const float* init = phase || c ? nullptr : point == ones ? bias : kNothing;
-        GatherTile<float> tile{0, rows, 0, &panel, 1, c, std::min(part, depth_ - c), out, 0, init, width};
+        GatherTile<float> tile{0, rows, tiles, panels, summed, 0, depth, out, 0, init, width};
+        // While these weights are used, the next ones are asked for.
+        const int64_t asks = summed * parts_of(depth, kCacheLine / int64_t(sizeof(float)));
+        tile.soon = weights;
+        tile.soon_step = round_up(summed * depth * width * int64_t(sizeof(float)) / (count * asks), kCacheLine);
         for (int64_t i = 0, done = 0; i < count; ++i) {
           const int64_t height = (tiles - done) / (count - i);
+          tile.next = i + 1 < count ? height : 0;
+          results.step();
           tiles_->gather[vectors][height](tile);
           tile.rows += height, tile.out += height, done += height;
+          tile.soon = static_cast<const char*>(tile.soon) + asks * tile.soon_step;
         }
       }
-    }
   }
 }
 
 // Results of one phase from the products, into the tensor or the box.
-void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t group, int64_t panel, const Coordinates& r,
+void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t panel, const Coordinates& r,
                              std::byte* scratch) const {
   const int64_t width = weights_.vectors_of(panel) * lanes(), columns = std::min(width_, columns_ - panel * width_),
-                tiles = b.tiles();
+                pitch = b.tiles() * width;
   const float* products = layout_.at<float>(scratch, products_part_);
-  float* stage = layout_.at<float>(scratch, stage_part_);
+  float* nowhere = layout_.at<float>(scratch, nowhere_part_);
   // The tensor, or the box of the block's positions.
   Strides to = out_;
-  float* origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (group * columns_ + panel * width_) * out_.channel;
+  float* origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
   if (!in_place_output_) {
     to.axis[2] = width_, to.axis[1] = out_extent(b, 2) * width_, to.axis[0] = out_extent(b, 1) * to.axis[1];
     to.outer = out_extent(b, 0) * to.axis[0];
     origin = layout_.at<float>(scratch, out_part_) - b.sample_begin * to.outer;
     for (int a = 0; a < kAxes; ++a) origin -= out_low(b, a) * to.axis[a];
   }
-  int64_t tile = 0;
-  for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
-    for (int64_t t0 = b.tile[0].begin; t0 < b.tile[0].end; ++t0)
-      for (int64_t t1 = b.tile[1].begin; t1 < b.tile[1].end; ++t1)
-        for (int64_t t2 = b.tile[2].begin; t2 < b.tile[2].end; ++t2, ++tile) {
-          const float* rows[kMostPoints];
-          for (int64_t point = 0; point < points_; ++point) rows[point] = products + (point * tiles + tile) * width;
-          along_each_axis<kPoints, kResults>(
-              rows, points_, [&](bool, int64_t used, int64_t) { return stage + used * width; },
-              [&](const float* const* from, float* const* into) { tiles_->winograd_output(from, into, width); });
-          // Offsets along each axis, -1 where there is no such result.
-          const int64_t t[kAxes] = {t0, t1, t2};
-          int64_t at[kAxes][kResults];
-          bool inside[kAxes][kResults];
-          for (int a = 0; a < kAxes; ++a)
-            for (int64_t e = 0; e < axis_[a].results; ++e) {
-              const int64_t o = axis_[a].write(t[a], e, r[a]);
-              inside[a][e] = o >= 0 && o < axis_[a].out_extent;
-              at[a][e] = o * to.axis[a];
-            }
-          for (int64_t k = 0; k < results_; ++k) {
-            const Coordinates& e = result_[size_t(k)];
-            if (inside[0][e[0]] && inside[1][e[1]] && inside[2][e[2]])
-              std::copy_n(rows[k], columns, origin + n * to.outer + at[0][e[0]] + at[1][e[1]] + at[2][e[2]]);
-          }
-        }
+  for_each_tile(b, [&](int64_t n, const Coordinates& t) {
+    float* rows[kMostPoints];
+    WinogradAxis::Offsets at[kAxes];
+    for (int a = 0; a < kAxes; ++a) axis_[a].writes(t[size_t(a)], r[size_t(a)], to.axis[a], at[a]);
+    list_rows(at, result_extent_, origin + n * to.outer, nowhere, rows);
+    tiles_->winograd_output[axes_](products, pitch, rows, columns);
+    products += width;
+  });
 }
 
-void Winograd::run_block(const Buffers& buffers, const Block& b, int64_t group, int64_t first_panel, const float* weights,
-                         std::byte* scratch, std::atomic<bool>& finite) const {
+// The results of a phase, where they go into the tensor one row after the other.
+Upcoming Winograd::results_ahead(const Buffers& buffers, const Block& b, int64_t panel, const Coordinates& phase) const {
+  if (!in_place_output_) return Upcoming();
+  const float* origin =
+      static_cast<const float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
+  Strides strides = out_;
+  Patch patch{{b.sample_begin, b.sample_end}, {0, std::min(width_, columns_ - panel * width_)}, {}};
+  for (int a = 0; a < kAxes; ++a) {
+    const WinogradAxis& axis = axis_[a];
+    const int64_t step = axis.out_step(), low = axis.write(b.tile[a].begin, 0, phase[size_t(a)]);
+    patch.axis[a] = {first_reaching(0, low, step),
+                     std::min(first_reaching(axis.out_extent, low, step), b.tile[a].size() * axis.results)};
+    origin += low * out_.axis[a];
+    strides.axis[a] *= step;
+  }
+  const int64_t vectors = weights_.vectors_of(panel), phases = int64_t(in_phases_.size());
+  const Sum sum = sum_of(vectors);
+  Upcoming ahead(points_ * parts_of(phases, sum.phases) * parts_of(depth_, sum.channels) *
+                 parts_of(b.tiles(), tiles_->max_rows[vectors]));
+  ahead.writes(p_.type, origin, strides, patch);
+  return ahead;
+}
+
+void Winograd::run_block(const Buffers& buffers, const Block& b, const float* weights, std::byte* scratch,
+                         std::atomic<bool>& finite) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
-  if (!transform_input(buffers, b, group, scratch)) {
+  if (!transform_input(buffers, b, scratch)) {
     finite = false;
     return;
   }
-  const float* bias = layout_.at<float>(workspace, bias_part_) + group * panels_ * width_;
-  const int64_t last_panel = std::min(first_panel + panels_per_item_, panels_);
-  for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+  const float* bias = layout_.at<float>(workspace, bias_part_) + b.group * panels_ * width_;
+  for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
     const int64_t vectors = weights_.vectors_of(panel), phase_size = points_ * depth_ * vectors * lanes();
-    const float* of_panel = weights + weights_.start(group, panel);
+    const float* of_panel = weights + weights_.start(b.group, panel);
     for (const Coordinates& phase : out_phases_) {
-      multiply(b, of_panel, vectors, bias + panel * width_, scratch);
-      store_results(buffers, b, group, panel, phase, scratch);
+      multiply(b, of_panel, vectors, bias + panel * width_, results_ahead(buffers, b, panel, phase), scratch);
+      store_results(buffers, b, panel, phase, scratch);
       of_panel += phase_size;
     }
-    if (!in_place_output_) store_output(buffers, b, group, panel, scratch);
+    if (!in_place_output_) store_output(buffers, b, panel, scratch);
   }
 }
 
 // From the box into the tensor: the part that exists, one line at a time.
-void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t group, int64_t panel, std::byte* scratch) const {
+void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t panel, std::byte* scratch) const {
   const float* box = layout_.at<float>(scratch, out_part_);
   int64_t begin[kAxes], end[kAxes];
   for (int a = 0; a < kAxes; ++a) {
@@ -428,7 +441,7 @@ void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t grou
     end[a] = std::min(out_low(b, a) + out_extent(b, a), axis_[a].out_extent);
   }
   const Box line{{1, 1, end[2] - begin[2]}, {0, 0, out_.axis[2]}, std::min(width_, columns_ - panel * width_), out_.channel};
-  float* to = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (group * columns_ + panel * width_) * out_.channel +
+  float* to = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel +
               begin[2] * out_.axis[2];
   for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
     for (int64_t o0 = begin[0]; o0 < end[0]; ++o0)

@@ -42,9 +42,20 @@ struct WinogradAxis {
     const int64_t cell = first + tile * results + result;
     return forward ? cell * stride + phase - offset : cell;
   }
+  // Of all points or results of a tile, `step` reals from one position to the next; negative for positions that do not exist.
+  using Offsets = int64_t[kPoints];
+  void reads(int64_t tile, int64_t phase, int64_t step, Offsets& at) const {
+    for (int64_t e = 0; e < points; ++e) at[e] = offset_of(read(tile, e, phase), in_extent, step);
+  }
+  void writes(int64_t tile, int64_t phase, int64_t step, Offsets& at) const {
+    for (int64_t e = 0; e < results; ++e) at[e] = offset_of(write(tile, e, phase), out_extent, step);
+  }
   // Positions from one cell to the next.
   int64_t in_step() const { return forward ? 1 : stride; }
   int64_t out_step() const { return forward ? stride : 1; }
+
+ private:
+  static int64_t offset_of(int64_t i, int64_t extent, int64_t step) { return i >= 0 && i < extent ? i * step : -1; }
 };
 
 using Coordinates = std::array<int64_t, kAxes>;
@@ -58,27 +69,15 @@ inline std::vector<Coordinates> coordinates_of(const Coordinates& extent) {
   return all;
 }
 
-// Transforms a tile, one transformed axis after the other, the innermost first: every `From` of its rows along an axis become
-// `To`. At first there are From^axes rows, with the innermost axis fastest, and in the end `rows` leads to To^axes results.
-// into(last, used, k) is where result k of an axis goes: whether that axis is the last one, and how many results came before.
-template <int64_t From, int64_t To, class Into, class Transform>
-void along_each_axis(const float** rows, int64_t count, Into into, Transform transform) {
-  int64_t used = 0;
-  for (int64_t outer = count / From, inner = 1; outer > 0; outer /= From, inner *= To) {
-    const float* next[kMostPoints];
-    for (int64_t o = 0; o < outer; ++o)
-      for (int64_t i = 0; i < inner; ++i) {
-        const float* from[From];
-        float* to[To];
-        for (int64_t e = 0; e < From; ++e) from[e] = rows[(o * From + e) * inner + i];
-        for (int64_t e = 0; e < To; ++e) {
-          const int64_t k = (o * To + e) * inner + i;
-          next[k] = to[e] = into(outer == 1, used++, k);
-        }
-        transform(from, to);
+// The rows of a tile, the innermost axis fastest, from offsets along each axis; `elsewhere` for one that does not exist.
+template <class Real>
+void list_rows(const WinogradAxis::Offsets (&at)[kAxes], const Coordinates& extent, Real* origin, Real* elsewhere, Real** rows) {
+  for (int64_t i = 0; i < extent[0]; ++i)
+    for (int64_t j = 0; j < extent[1]; ++j)
+      for (int64_t k = 0; k < extent[2]; ++k) {
+        const int64_t a = at[0][i], b = at[1][j], c = at[2][k];
+        *rows++ = (a | b | c) < 0 ? elsewhere : origin + a + b + c;
       }
-    std::copy_n(next, outer * inner * To, rows);
-  }
 }
 
 }  // namespace torch_ext::cpu

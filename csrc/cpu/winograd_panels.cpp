@@ -13,6 +13,7 @@ WinogradPanels::WinogradPanels(const Problem& p, const Tiles<float>& tiles)
     : tiles_(&tiles),
       type_(p.type),
       kernel_(p.geometry.w_positions()),
+      forward_(p.operation == Operation::conv_transpose),
       groups_(p.geometry.groups),
       group_stride_(p.geometry.x_channels * p.w.outer) {
   const WeightsMatrix matrix = weights_matrix(p);
@@ -21,6 +22,7 @@ WinogradPanels::WinogradPanels(const Problem& p, const Tiles<float>& tiles)
   Coordinates strides, pairs;
   for (int a = 0; a < kAxes; ++a) {
     axis[a] = WinogradAxis(p.geometry.axis[a], p.operation);
+    axes_ += axis[a].transformed;
     points_ *= axis[a].points;
     strides[a] = axis[a].stride;
     pairs[a] = axis[a].transformed ? 2 : 1;
@@ -59,22 +61,13 @@ bool WinogradPanels::pack(const void* weights, const Parallel& parallel, float* 
   return finite;
 }
 
-// A piece of the channels at a time, one axis after the other, the last one into its place.
 void WinogradPanels::transform(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const {
-  constexpr int64_t kPiece = 256;  // floats
-  const int64_t pitch = tap_pitch<float>(depth_, width), size = depth_ * width;
-  thread_local std::vector<float> stage(kMostPoints * kPiece);
+  const int64_t pitch = tap_pitch<float>(depth_, width), size = depth_ * width, phases = int64_t(taps_.size());
   for (const std::vector<int64_t>& taps : taps_) {
-    for (int64_t p = begin * width; p < end * width; p += kPiece) {
-      const int64_t count = std::min(kPiece, end * width - p);
-      const float* rows[kMostPoints];
-      for (size_t t = 0; t < taps.size(); ++t) rows[t] = packed + taps[t] * pitch + p;
-      along_each_axis<2, kPoints>(
-          rows, int64_t(taps.size()),
-          [&](bool last, int64_t used, int64_t k) { return last ? to + k * size + p : stage.data() + used * kPiece; },
-          [&](const float* const* from, float* const* into) { tiles_->winograd_weights(from, into, count); });
-    }
-    to += points_ * size;
+    const float* rows[kMostPoints];
+    for (size_t t = 0; t < taps.size(); ++t) rows[t] = packed + taps[t] * pitch + begin * width;
+    tiles_->winograd_weights[axes_](rows, to + begin * width, forward_ ? size : phases * size, (end - begin) * width);
+    to += forward_ ? points_ * size : size;
   }
 }
 

@@ -19,7 +19,8 @@ class WinogradPanels {
   int64_t width() const { return vectors_ * tiles_->lanes; }
   // The last one may be narrower.
   int64_t vectors_of(int64_t panel) const { return std::min(vectors_, total_ - panel * vectors_); }
-  // Where a panel of a group begins: weights[group][panel][phase][point][c][n].
+  // Where a panel of a group begins: weights[group][panel][phase][point][c][n], in the order in which products take them; of
+  // backward_data, which sums over phases, weights[group][panel][point][phase][c][n].
   int64_t start(int64_t group, int64_t panel) const { return (group * total_ + panel * vectors_) * of_vector(); }
   int64_t bytes() const { return groups_ * total_ * of_vector() * int64_t(sizeof(float)); }
   // Of the panels before they are transformed, which pack() needs room for.
@@ -36,6 +37,8 @@ class WinogradPanels {
   Type type_;
   std::vector<std::vector<int64_t>> taps_;  // of each phase: the kernel positions of the two taps along each axis
   int64_t kernel_;                          // positions
+  bool forward_;
+  int axes_ = 0;  // that are transformed
   int64_t points_ = 1, groups_, group_stride_, depth_;
   int64_t total_, count_, vectors_;          // vectors of all panels; panels; vectors of one
   std::vector<PanelPacker<float>> packers_;  // for the panels, and for the last one

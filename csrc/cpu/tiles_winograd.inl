@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transforms of Winograd's F(3, 2) for vectors `V`, all axes of a tile at once in registers. Included as tiles.inl is.
+
+// Along one axis, for vectors `step` apart.
+template <class V>
+struct WinogradWeights {
+  static constexpr int kFrom = 2, kTo = 4;
+  static inline __attribute__((always_inline)) void transform(const typename V::Reg* g, typename V::Reg* to, int step) {
+    const auto half = V::set(.5f), half_g0 = V::fma(g[0], half, V::zero());
+    to[0] = g[0], to[3 * step] = g[step];
+    to[step] = V::fma(g[step], half, half_g0), to[2 * step] = V::fma(g[step], V::set(-.5f), half_g0);
+  }
+};
+
+template <class V>
+struct WinogradInput {
+  static constexpr int kFrom = 4, kTo = 4;
+  static inline __attribute__((always_inline)) void transform(const typename V::Reg* d, typename V::Reg* to, int step) {
+    const auto minus = V::set(-1);
+    to[0] = V::fma(d[2 * step], minus, d[0]), to[step] = V::add(d[step], d[2 * step]);
+    to[2 * step] = V::fma(d[step], minus, d[2 * step]), to[3 * step] = V::fma(d[3 * step], minus, d[step]);
+  }
+};
+
+template <class V>
+struct WinogradOutput {
+  static constexpr int kFrom = 4, kTo = 3;
+  static inline __attribute__((always_inline)) void transform(const typename V::Reg* m, typename V::Reg* to, int step) {
+    const auto minus = V::set(-1), sum = V::add(m[step], m[2 * step]);
+    to[0] = V::add(m[0], sum), to[step] = V::fma(m[2 * step], minus, m[step]);
+    to[2 * step] = V::fma(m[3 * step], minus, sum);
+  }
+};
+
+template <int N>
+constexpr int winograd_power(int axes) {
+  return axes == 0 ? 1 : N * winograd_power<N>(axes - 1);
+}
+
+// Transforms kFrom^Axes * Inner vectors along `Axes` axes, the innermost first, and passes the vectors that result to `store`.
+template <class V, class T, int Axes, int Inner, class Store>
+inline __attribute__((always_inline)) void winograd_axes(const typename V::Reg* from, Store store) {
+  if constexpr (Axes == 0) {
+    store(from);
+  } else {
+    constexpr int outer = winograd_power<T::kFrom>(Axes - 1);
+    typename V::Reg to[outer * T::kTo * Inner];
+    TORCH_EXT_UNROLL for (int o = 0; o < outer; ++o)
+      TORCH_EXT_UNROLL for (int i = 0; i < Inner; ++i)
+        T::transform(from + o * T::kFrom * Inner + i, to + o * T::kTo * Inner + i, Inner);
+    winograd_axes<V, T, Axes - 1, Inner * T::kTo>(to, store);
+  }
+}
+
+template <class V, int Axes>
+void winograd_weights(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count) {
+  constexpr int rows = winograd_power<2>(Axes), points = winograd_power<4>(Axes);
+  for (int64_t i = 0; i < count; i += V::lanes) {
+    typename V::Reg g[rows];
+    TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) g[k] = V::load_first(from[k] + i, count - i);
+    winograd_axes<V, WinogradWeights<V>, Axes, 1>(g, [&](const typename V::Reg* m) __attribute__((always_inline)) {
+      TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) V::store_first(to + k * pitch + i, count - i, m[k]);
+    });
+  }
+}
+
+template <class V, int Axes>
+void winograd_input(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count,
+                    typename V::Real* check) {
+  constexpr int points = winograd_power<4>(Axes), sums = 4;
+  typename V::Reg sum[sums] = {V::load(check), V::zero(), V::zero(), V::zero()};
+  for (int64_t i = 0; i < count; i += V::lanes) {
+    typename V::Reg d[points];
+    TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) d[k] = V::load_first(from[k] + i, count - i);
+    winograd_axes<V, WinogradInput<V>, Axes, 1>(d, [&](const typename V::Reg* m) __attribute__((always_inline)) {
+      TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) {
+        V::store_first(to + k * pitch + i, count - i, m[k]);
+        sum[k % sums] = V::fma(m[k], V::zero(), sum[k % sums]);  // zero, unless m is an infinity or a NaN
+      }
+    });
+  }
+  V::store(check, V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
+}
+
+template <class V, int Axes>
+void winograd_output(const typename V::Real* from, int64_t pitch, typename V::Real* const* to, int64_t count) {
+  constexpr int points = winograd_power<4>(Axes), results = winograd_power<3>(Axes);
+  for (int64_t i = 0; i < count; i += V::lanes) {
+    typename V::Reg m[points];
+    TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) m[k] = V::load_first(from + k * pitch + i, count - i);
+    winograd_axes<V, WinogradOutput<V>, Axes, 1>(m, [&](const typename V::Reg* y) __attribute__((always_inline)) {
+      TORCH_EXT_UNROLL for (int k = 0; k < results; ++k) V::store_first(to[k] + i, count - i, y[k]);
+    });
+  }
+}
+
+template <class V, int... Axes>
+constexpr void fill_winograd(Tiles<typename V::Real>& table, std::integer_sequence<int, Axes...>) {
+  ((table.winograd_weights[Axes + 1] = winograd_weights<V, Axes + 1>), ...);
+  ((table.winograd_input[Axes + 1] = winograd_input<V, Axes + 1>), ...);
+  ((table.winograd_output[Axes + 1] = winograd_output<V, Axes + 1>), ...);
+}
