@@ -65,7 +65,7 @@ class Gather final : public Plan {
     const Real* data;
     bool finite;  // and can be split, where they are
   };
-  void choose_blocks();
+  void choose_blocks(int threads);
   int64_t block_count() const;
   CellBlock block(int64_t index) const;
   void run_exactly(const Buffers& buffers, const Parallel& parallel, const Wanted& wanted) const;
@@ -131,7 +131,7 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   const bool read_once = taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
   phase_sums_ = PhaseSums<Real>(tiles, p_.type, split_, depth_, in_place_input_ && read_once);
 
-  choose_blocks();
+  choose_blocks(threads);
 
   int64_t in_box = block_samples_, out_box = block_samples_, pointers = block_samples_;
   for (int a = 0; a < kAxes; ++a) {
@@ -164,7 +164,7 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
 
 // Blocks of cells, as large as their boxes and pointers may be, but small enough to give every thread its share.
 template <class In>
-void Gather<In>::choose_blocks() {
+void Gather<In>::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
   int64_t out_per_cell = 1, in_per_cell = 1, cells = g.batch;
   for (const GatherAxis& axis : axis_) out_per_cell *= axis.out_step, in_per_cell *= axis.in_step, cells *= axis.cells;
@@ -177,8 +177,12 @@ void Gather<In>::choose_blocks() {
   limit = std::max<int64_t>(limit, 1);
   const int64_t least = std::min(kMinCells / 4, limit / 2);
   const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(channels_) * double(taps());
-  const int64_t items =
-      std::clamp(int64_t(flops / kLongItemFlops), std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems), kMostItems);
+  // A block whose values cannot be split is computed by other tiles: those of split values are the same for any number of
+  // threads.
+  const int64_t shared_by = kSplit ? kAnyThreads : threads;
+  const int64_t items = std::min(
+      2 * shared_by,
+      std::clamp(int64_t(flops / kLongItemFlops), std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems), kMostItems));
 
   // Halves until there are enough items, of which panels may make up the rest; then a little less until they are even.
   bool enough = false;
@@ -191,7 +195,7 @@ void Gather<In>::choose_blocks() {
     enough = enough || blocks >= items || limit <= kMinCells || (blocks * panels_ >= items && limit <= 4 * kMinCells);
     if (limit <= least) return;
     for (int64_t panels = panels_per_item_; enough && panels > 0 && 2 * panels >= panels_per_item_; --panels) {
-      if (!shared_evenly(blocks * parts_of(panels_, panels), flops)) continue;
+      if (!shared_evenly(blocks * parts_of(panels_, panels), flops, shared_by)) continue;
       panels_per_item_ = panels;
       return;
     }

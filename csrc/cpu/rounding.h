@@ -64,15 +64,16 @@ void take_piece(int64_t& index, Extent extent, const int64_t* piece, Range* take
 // From which on work is worth being shared by more than 16 threads, up to 64.
 inline constexpr double kManyThreadsFlops = 4e9;
 
-// Whether equal items keep threads busy for at least 7/8 of the time, as many threads as the work is worth. Kernels cut their
-// work by the shape alone, never by the number of threads, so that the bits of a result do not depend on it.
-inline bool shared_evenly(int64_t items, double flops) {
+// Whether equal items keep threads busy for at least 7/8 of the time, as many threads as the work is worth, of those that there
+// are. Where the bits of a result depend on how work is cut, it is cut for any number of threads, by the shape alone.
+inline constexpr int64_t kAnyThreads = 64;
+inline bool shared_evenly(int64_t items, double flops, int64_t threads = kAnyThreads) {
   struct Share {
     int64_t threads;
     double flops;  // from which on: some fifty microseconds a thread, or more where finer items would cost more than they gain
   };
-  for (const Share& share : {Share{2, 32e6}, Share{8, 128e6}, Share{16, 256e6}, Share{64, kManyThreadsFlops}})
-    if (flops >= share.flops && 7 * round_up(items, share.threads) > 8 * items) return false;
+  for (const Share& share : {Share{2, 32e6}, Share{8, 128e6}, Share{16, 256e6}, Share{kAnyThreads, kManyThreadsFlops}})
+    if (flops >= share.flops && 7 * round_up(items, std::min(share.threads, threads)) > 8 * items) return false;
   return true;
 }
 

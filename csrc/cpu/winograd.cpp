@@ -29,11 +29,14 @@ namespace {
 constexpr int64_t kInputBytes = 768 << 10;        // transformed input of a block, to stay in L2
 constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the weights' trip into L1 is amortised
 constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block of all panels, of one: some register tiles of products
-// Of a call, with weights packed ahead; and results of a phase for which transforming the weights pays, too: those of two axes
-// are four times as large, and where memory is slow, 1024 results take up to twice the time of the other kernels.
-constexpr int64_t kLeastTiles = 64, kLeastResults[] = {512, 2048};
-// Below these channels, the transforms cost more than the products save: for one axis, for several.
-constexpr int64_t kMinDepth[] = {64, 32}, kMinColumns[] = {48, 32};
+constexpr int64_t kLeastTiles = 64;               // of a call with weights packed ahead
+// What pays along one, two and three axes. Of fewer channels, the transforms cost more than the products save: channels that are
+// summed over and of the result, and these times each other. Of fewer results of a phase, and of four times as many where few
+// tiles fit into a block, those of the weights do, which are 2, 4 and 8 times as large as the weights.
+struct Least {
+  int64_t channels, pairs, results;
+};
+constexpr Least kLeast[] = {{48, 4096, 512}, {16, 512, 1024}, {16, 256, 5120}};
 
 bool accepts(const Problem& p) {
   const Geometry& g = p.geometry;
@@ -80,7 +83,12 @@ class Winograd final : public Plan {
           for (int64_t k = b.tile[2].begin; k < b.tile[2].end; ++k) tile(n, Coordinates{i, j, k});
   }
 
-  void choose_blocks();
+  // Tiles of a block at most.
+  int64_t room() const {
+    const int64_t of_tile = int64_t(in_phases_.size()) * points_ * pitch_ * int64_t(sizeof(float));
+    return std::clamp<int64_t>(kInputBytes / of_tile, 1, kMaxTiles);
+  }
+  void choose_blocks(int threads);
   int64_t items() const;
   Block block(int64_t index) const;
   Rows load_input(const Buffers& buffers, const Block& block, std::byte* scratch) const;
@@ -154,7 +162,7 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
   pitch_ = row_pitch(depth_, sizeof(float));
   in_place_input_ = in_.channel == 1 || depth_ == 1;
   in_place_output_ = out_.channel == 1 || columns_ == 1;
-  choose_blocks();
+  choose_blocks(threads);
 
   int64_t tiles = block_samples_, box = block_samples_, out = block_samples_;
   for (int a = 0; a < kAxes; ++a) {
@@ -177,18 +185,16 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
   layout_.finish(threads);
 }
 
-void Winograd::choose_blocks() {
+void Winograd::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
-  const int64_t limit =
-      std::clamp<int64_t>(kInputBytes / (int64_t(in_phases_.size()) * points_ * pitch_ * int64_t(sizeof(float))), 1, kMaxTiles);
   const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
   // Items of all panels transform their input once. Only where these would have too few tiles, an item is one panel.
   for (const int64_t panels : {panels_, int64_t(1)}) {
     panels_per_item_ = panels;
-    const int64_t least = std::min(limit, panels > 1 ? kFewTiles : kMinTiles);
-    for (int64_t room = limit; room >= least; room = room * 15 / 16) {
-      block_samples_ = std::min(cut_axes([&](int a) { return axis_[a].tiles; }, room, block_tiles_), g.batch);
-      if (shared_evenly(items(), flops)) return;
+    const int64_t least = std::min(room(), panels > 1 ? kFewTiles : kMinTiles);
+    for (int64_t tiles = room(); tiles >= least; tiles = tiles * 15 / 16) {
+      block_samples_ = even_part(g.batch, cut_axes([&](int a) { return axis_[a].tiles; }, tiles, block_tiles_));
+      if (shared_evenly(items(), flops, threads)) return;
     }
   }
 }
@@ -217,7 +223,8 @@ Winograd::Block Winograd::block(int64_t index) const {
 // once and reads them once a block.
 bool Winograd::pays() const {
   const Geometry& g = p_.geometry;
-  if (depth_ < kMinDepth[axes_ > 1] || columns_ < kMinColumns[axes_ > 1]) return false;
+  const Least& least = kLeast[axes_ - 1];
+  if (std::min(depth_, columns_) < least.channels || depth_ * columns_ < least.pairs) return false;
   int64_t tiles = g.batch;
   double waste = 1;  // results that tiles compute beyond the last one
   for (const WinogradAxis& a : axis_) {
@@ -225,7 +232,8 @@ bool Winograd::pays() const {
     waste *= double(a.tiles * a.results) / (double(a.out_extent) / double(a.out_step()));
   }
   const double saved = double(1 << axes_) * double(results_) / double(points_) / waste;
-  return saved >= 1.25 && (p_.prepacked ? tiles >= kLeastTiles : tiles * results_ >= kLeastResults[axes_ > 1]);
+  const int64_t results = room() < kFewTiles ? 4 * least.results : least.results;
+  return saved >= 1.25 && (p_.prepacked ? tiles >= kLeastTiles : tiles * results_ >= results);
 }
 
 std::string Winograd::describe() const {
