@@ -30,8 +30,6 @@ constexpr double kUnitFlops = 4e6, kMatrixUnitFlops = 8e6;
 // Sums of all weights from which on units are of all taps; of such a unit: a quarter of L2, which is twice as large where there
 // are matrix registers.
 constexpr int64_t kLargeSums = 3 << 20, kUnitSums = 256 << 10, kMatrixUnitSums = 512 << 10;
-// Of sums, that a thread adds a part to another at a time, in long runs, as parts come from L3; and that it stores.
-constexpr int64_t kAddedBytes = 8 << 10, kStoreBytes = 16 << 10;
 
 }  // namespace
 
@@ -49,18 +47,12 @@ Region whole_x(const Problem& p) {
 
 template <class Real>
 OuterSums<Real>::OuterSums(const Problem& problem, const Tiles<Real>& tiles, int terms, const Cut* cut)
-    : p_(problem), tiles_(&tiles), terms_(terms) {
-  const Geometry& g = p_.geometry;
+    : Sums(problem, tiles, cut ? cut->swapped : Sums::swapped_suits(problem, tiles), cut ? cut->pitch : 0), terms_(terms) {
   if (cut) {
     cut_ = *cut;
   } else {
     choose_cut();
   }
-  m_ = cut_.swapped ? g.y_channels : g.x_channels;
-  n_ = cut_.swapped ? g.x_channels : g.y_channels;
-  const int64_t total = parts_of(n_, lanes());
-  vectors_ = even_part(total, tiles_->max_vectors);
-  panels_ = parts_of(total, vectors_);
   choose_units();
   sums_part_ = layout_.shared(taps_together_ ? 0 : std::max<int64_t>(cut_.parts, 1) * sums_bytes());
   unit_part_ = layout_.per_thread(taps_together_ ? taps() * unit_tap() * int64_t(sizeof(Real)) : 0);
@@ -80,7 +72,7 @@ void OuterSums<Real>::choose_units() {
   const int64_t tallest = tiles_->max_rows[vectors_], row_bytes = taps() * width() * int64_t(sizeof(Real));
   const int64_t fit = (tiles_->matrices ? kMatrixUnitSums : kUnitSums) / row_bytes;
   // Results whose channels lie together are written faster a whole row at a time, which matters where products take long.
-  const bool whole_rows = !tiles_->matrices && n_stride() == 1;
+  const bool whole_rows = !tiles_->matrices && Sums::n_stride() == 1;
   taps_together_ = !cut_.parts && sums_bytes() > kLargeSums && fit >= tallest && !whole_rows;
   const int64_t of_flops = std::max<int64_t>(int64_t((tiles_->matrices ? kMatrixUnitFlops : kUnitFlops) / of_row), 1);
   const int64_t most = taps_together_ ? fit / tallest * tallest : round_up(of_flops, tallest);
@@ -100,18 +92,11 @@ void OuterSums<Real>::choose_units() {
 template <class Real>
 void OuterSums<Real>::choose_cut() {
   const Geometry& g = p_.geometry;
-  // Lanes go along the side that fills a tile, or is twice the other one; where both or none does, along the one that is
-  // contiguous in the result.
-  const auto narrow = [&](int64_t side, int64_t other) { return side < std::min(tiles_->max_vectors * lanes(), 2 * other); };
-  const bool x_narrow = narrow(g.x_channels, g.y_channels), y_narrow = narrow(g.y_channels, g.x_channels);
-  cut_.swapped = !tiles_->matrices && (x_narrow == y_narrow ? p_.w.outer == 1 && g.x_channels > 1 : y_narrow);
-  cut_.pitch = round_up(cut_.swapped ? g.x_channels : g.y_channels, lanes());
-  const int64_t sums_bytes =
-      g.groups * taps() * (cut_.swapped ? g.y_channels : g.x_channels) * cut_.pitch * int64_t(sizeof(Real));
+  cut_.swapped = swapped_, cut_.pitch = pitch_;
   const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
   const int64_t positions = g.batch * g.x_positions();
   cut_.parts = positions < kPositionsOfParts ? 0 : flops < kManyThreadsFlops ? kParts : kManyParts;
-  cut_.parts = std::min({cut_.parts, positions / kPositionsOfPart, kPartsBytes / std::max<int64_t>(sums_bytes, 1)});
+  cut_.parts = std::min({cut_.parts, positions / kPositionsOfPart, kPartsBytes / std::max<int64_t>(sums_bytes(), 1)});
   choose_chunks();
   cut_.parts = std::min(cut_.parts, chunk_count());
   while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups, flops)) --cut_.parts;
@@ -206,7 +191,7 @@ void OuterSums<Real>::run(const Buffers& buffers, const Parallel& parallel) cons
   } else if (!sum_units(buffers, parallel)) {
     return exact_->run(buffers, parallel);
   }
-  if (!taps_together_) store(buffers, parallel, sums);
+  if (!taps_together_) Sums::store(buffers, parallel, sums, cut_.parts);
 }
 
 template <class Real>
@@ -231,7 +216,8 @@ void OuterSums<Real>::for_each_unit(const Buffers& buffers, const Parallel& para
         sum(unit, scratch);
       }
       const int64_t first = unit.panel * width();
-      store_rows(buffers, unit.group, {0, taps()}, unit.m, {first, std::min(first + width(), n_)}, sums, unit_tap(), width());
+      Sums::store_rows(buffers, unit.group, {0, taps()}, unit.m, {first, first + Sums::columns(unit.panel)}, sums, unit_tap(),
+                       width());
     });
   parallel.for_each(units * taps(), [&](int64_t index, int thread) {
     const ForTiles<Real> ready(*tiles_);
@@ -257,14 +243,6 @@ void OuterSums<Real>::sum_part(const Buffers& buffers, int64_t part, int64_t gro
 }
 
 template <class Real>
-void OuterSums<Real>::tap_of(int64_t index, int64_t* tap) const {
-  for (int a = kAxes - 1; a >= 0; --a) {
-    tap[a] = index % p_.geometry.axis[a].w;
-    index /= p_.geometry.axis[a].w;
-  }
-}
-
-template <class Real>
 bool OuterSums<Real>::connected(const Region& x, const int64_t* tap, Range* inside) const {
   for (int a = 0; a < kAxes; ++a) {  // 0 <= i*stride + shift < y
     const Axis& axis = p_.geometry.axis[a];
@@ -277,66 +255,9 @@ bool OuterSums<Real>::connected(const Region& x, const int64_t* tap, Range* insi
 }
 
 template <class Real>
-void OuterSums<Real>::sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile) const {
-  tile.columns = std::min(width(), n_ - panel * width()), tile.out_pitch = pitch;
-  const int64_t vectors = parts_of(tile.columns, lanes()), count = parts_of(m.size(), tiles_->max_rows[vectors]);
-  for (int64_t i = 0, at = m.begin; i < count; ++i) {
-    const int64_t rows = std::min(round_up((m.end - at) / (count - i), tiles_->row_step), m.end - at);
-    tile.a_offset = at * tile.a_step, tile.out = sums + (at - m.begin) * pitch, tile.rows = int(rows);
-    tiles_->outer[vectors][rows](tile);
-    at += rows;
-  }
-}
-
-template <class Real>
 void OuterSums<Real>::clear(const SumsUnit<Real>& unit) const {
-  const int64_t columns = std::min(width(), n_ - unit.panel * width());
+  const int64_t columns = Sums::columns(unit.panel);
   for (int64_t row = 0; row < unit.m.size(); ++row) std::fill_n(unit.sums + row * unit.pitch, columns, Real(0));
-}
-
-// Adds the parts in their order and brings the sums into the result's layout, some rows at a time; where they are transposed on
-// the way, also one tap at a time.
-template <class Real>
-void OuterSums<Real>::store(const Buffers& buffers, const Parallel& parallel, Real* sums) const {
-  const Geometry& g = p_.geometry;
-  const int64_t part_stride = g.groups * group_sums(), run = kAddedBytes / int64_t(sizeof(Real));
-  if (cut_.parts > 1)
-    parallel.for_each(parts_of(part_stride, run), [&](int64_t index, int) {
-      const Range added = {index * run, std::min((index + 1) * run, part_stride)};
-      for (const Real* part = sums + part_stride; part < sums + cut_.parts * part_stride; part += part_stride)
-        for (int64_t i = added.begin; i < added.end; ++i) sums[i] += part[i];
-    });
-  const int64_t at_once = transposed() ? 1 : taps(), least = transposed() ? std::min<int64_t>(lanes(), m_) : 1;
-  const int64_t row_bytes = at_once * cut_.pitch * int64_t(sizeof(Real));
-  const int64_t rows = std::clamp<int64_t>(kStoreBytes / row_bytes, least, m_);
-  const int64_t slices = parts_of(m_, rows), steps = taps() / at_once;
-  parallel.for_each(g.groups * steps * slices, [&](int64_t index, int) {
-    const int64_t group = index / slices / steps, first = index / slices % steps * at_once, begin = index % slices * rows;
-    const int64_t end = std::min(begin + rows, m_);
-    const Real* of_group = sums + group * group_sums();
-    store_rows(buffers, group, {first, first + at_once}, {begin, end}, {0, n_}, of_group + (first * m_ + begin) * cut_.pitch,
-               tap_sums(), cut_.pitch);
-  });
-}
-
-template <class Real>
-void OuterSums<Real>::store_rows(const Buffers& buffers, int64_t group, Range taps, Range m, Range n, const Real* sums,
-                                 int64_t tap_pitch, int64_t pitch) const {
-  const Geometry& g = p_.geometry;
-  const int64_t corner = group * g.x_channels * p_.w.outer + m.begin * m_stride() + n.begin * n_stride();
-  if (!transposed()) {  // all taps
-    const Box box{{g.axis[0].w, g.axis[1].w, g.axis[2].w}, {p_.w.axis[0], p_.w.axis[1], p_.w.axis[2]}, n.size(), n_stride()};
-    for (int64_t row = 0; row < m.size(); ++row)
-      store_box(*tiles_, p_.type, sums + row * pitch, tap_pitch, element(buffers.w, p_.type, corner + row * m_stride()), box);
-    return;
-  }
-  for (int64_t t = taps.begin; t < taps.end; ++t, sums += tap_pitch) {
-    int64_t tap[kAxes], at = corner;
-    tap_of(t, tap);
-    for (int a = 0; a < kAxes; ++a) at += tap[a] * p_.w.axis[a];
-    store_box(*tiles_, p_.type, sums, pitch, element(buffers.w, p_.type, at),
-              {{1, 1, m.size()}, {0, 0, 1}, n.size(), n_stride()});
-  }
 }
 
 template class OuterSums<float>;

@@ -8,6 +8,7 @@
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rows.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/weight_sums.h"
 
 namespace torch_ext::cpu {
 
@@ -39,7 +40,7 @@ struct SumsUnit {
 };
 
 template <class Real>
-class OuterSums : public Plan {
+class OuterSums : public Plan, protected WeightSums<Real> {
  public:
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
@@ -50,6 +51,10 @@ class OuterSums : public Plan {
   int64_t scratch_bytes() const { return layout_.thread_bytes(); }
 
  protected:
+  using Sums = WeightSums<Real>;
+  using Sums::lanes, Sums::width, Sums::taps, Sums::tap_sums, Sums::group_sums, Sums::sums_bytes;
+  using Sums::p_, Sums::tiles_, Sums::swapped_, Sums::m_, Sums::n_, Sums::pitch_, Sums::vectors_, Sums::panels_;
+
   // `terms` positions make a row of x. The cut is chosen where none is given.
   OuterSums(const Problem& problem, const Tiles<Real>& tiles, int terms, const Cut* cut);
   // For values that the kernel cannot take; with this cut.
@@ -69,30 +74,17 @@ class OuterSums : public Plan {
   Region reach(const Region& x, bool pairs) const;
   // How far a chunk reaches at most.
   void longest_reach(bool pairs, int64_t* lengths) const;
-  void tap_of(int64_t index, int64_t* tap) const;
   // The positions of x that the tap connects with positions of y; returns whether there are any.
   bool connected(const Region& x, const int64_t* tap, Range* inside) const;
   std::string describe_cut() const;
-  // Rows of one panel of a tap's sums, of which these are the first's, in tiles of even height that are like `tile`.
-  void sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile) const;
   // Zeros there, for a tap that connects nothing.
   void clear(const SumsUnit<Real>& unit) const;
 
-  int64_t lanes() const { return tiles_->lanes; }
-  int64_t width() const { return vectors_ * lanes(); }  // of a panel
-  int64_t taps() const { return p_.geometry.w_positions(); }
-  int64_t tap_sums() const { return m_ * cut_.pitch; }
-  int64_t group_sums() const { return taps() * tap_sums(); }
-
-  Problem p_;
-  const Tiles<Real>* tiles_;
   int terms_;
   std::shared_ptr<const OuterSums<float>> exact_;
   Cut cut_;
-  int64_t m_, n_;             // channels of a and b in a group
-  int64_t vectors_, panels_;  // of a row of sums
-  int64_t unit_rows_;         // rows m of the weights that a thread takes at a time
-  bool taps_together_;        // units are of all taps, and stored by their thread: the sums of all weights would leave the cache
+  int64_t unit_rows_;   // rows m of the weights that a thread takes at a time
+  bool taps_together_;  // units are of all taps, and stored by their thread: the sums of all weights would leave the cache
   Layout layout_;
 
  private:
@@ -100,15 +92,6 @@ class OuterSums : public Plan {
   void choose_units();
   void choose_chunks();
   void sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const;
-  void store(const Buffers& buffers, const Parallel& parallel, Real* sums) const;
-  // Some rows and columns of some taps, whose sums begin at `sums` and are so far apart.
-  void store_rows(const Buffers& buffers, int64_t group, Range taps, Range m, Range n, const Real* sums, int64_t tap_pitch,
-                  int64_t pitch) const;
-  // Of the result, from one row or column of sums to the next.
-  int64_t m_stride() const { return cut_.swapped ? p_.w.channel : p_.w.outer; }
-  int64_t n_stride() const { return cut_.swapped ? p_.w.outer : p_.w.channel; }
-  bool transposed() const { return m_stride() == 1 && n_stride() != 1; }                            // sums, on their way into it
-  int64_t sums_bytes() const { return p_.geometry.groups * group_sums() * int64_t(sizeof(Real)); }  // of all weights
   // From one tap of a unit of all of them to the next: not a multiple of a page.
   int64_t unit_tap() const { return unit_rows_ * width() + kCacheLine / int64_t(sizeof(Real)); }
 

@@ -9,8 +9,6 @@
 //   m0 = (d0 - d2) g0      m1 = (d1 + d2) (g0 + g1)/2      m2 = (d2 - d1) (g0 - g1)/2      m3 = (d1 - d3) g1
 //   y0 = m0 + m1 + m2      y1 = m1 - m2                    y2 = m1 + m2 - m3
 // (Winograd 1980, on the points 0, 1, -1 and infinity). Nested over the axes, the products are matrix products over channels.
-#include "csrc/cpu/winograd.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -22,6 +20,7 @@
 #include "csrc/cpu/scratch.h"
 #include "csrc/cpu/upcoming.h"
 #include "csrc/cpu/winograd_panels.h"
+#include "csrc/cpu/winograd_tiles.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -38,18 +37,6 @@ struct Least {
 };
 constexpr Least kLeast[] = {{48, 4096, 512}, {16, 512, 1024}, {16, 256, 5120}};
 
-bool accepts(const Problem& p) {
-  const Geometry& g = p.geometry;
-  if (p.operation == Operation::backward_weights || p.type != Type::f32 || g.x_size() == 0 || g.y_size() == 0) return false;
-  bool any = false;
-  for (const Axis& a : g.axis) {
-    const bool two_taps = a.w == 2 * a.stride && a.dilation == 1;
-    if (!two_taps && !(a.w == 1 && a.stride == 1)) return false;
-    any = any || two_taps;
-  }
-  return any;
-}
-
 class Winograd final : public Plan {
  public:
   Winograd(const Problem& problem, Isa isa, int threads);
@@ -62,36 +49,18 @@ class Winograd final : public Plan {
   bool pays() const;
 
  private:
-  struct Block {
+  struct Block : TileBlock {
     int64_t group, first_panel, last_panel;
-    int64_t sample_begin, sample_end;
-    Range tile[kAxes];
-    int64_t tiles() const { return (sample_end - sample_begin) * tile[0].size() * tile[1].size() * tile[2].size(); }
   };
-  // Where rows of channels lie: sample 0, position 0, and the strides from there.
-  struct Rows {
-    const float* origin;
-    int64_t sample, axis[kAxes];
-  };
-
-  // tile(sample, coordinates) for the tiles of a block, one after the other.
-  template <class Tile>
-  static void for_each_tile(const Block& b, Tile tile) {
-    for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
-      for (int64_t i = b.tile[0].begin; i < b.tile[0].end; ++i)
-        for (int64_t j = b.tile[1].begin; j < b.tile[1].end; ++j)
-          for (int64_t k = b.tile[2].begin; k < b.tile[2].end; ++k) tile(n, Coordinates{i, j, k});
-  }
 
   // Tiles of a block at most.
   int64_t room() const {
-    const int64_t of_tile = int64_t(in_phases_.size()) * points_ * pitch_ * int64_t(sizeof(float));
+    const int64_t of_tile = int64_t(in_phases_.size()) * tiling_.points * pitch_ * int64_t(sizeof(float));
     return std::clamp<int64_t>(kInputBytes / of_tile, 1, kMaxTiles);
   }
   void choose_blocks(int threads);
   int64_t items() const;
   Block block(int64_t index) const;
-  Rows load_input(const Buffers& buffers, const Block& block, std::byte* scratch) const;
   bool transform_input(const Buffers& buffers, const Block& block, std::byte* scratch) const;
   void multiply(const Block& block, const float* weights, int64_t vectors, const float* bias, Upcoming results,
                 std::byte* scratch) const;
@@ -101,10 +70,6 @@ class Winograd final : public Plan {
   void store_output(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch) const;
   void run_block(const Buffers& buffers, const Block& block, const float* weights, std::byte* scratch,
                  std::atomic<bool>& finite) const;
-  // The output positions of a block along an axis, some of them outside.
-  int64_t out_low(const Block& b, int a) const { return axis_[a].write(b.tile[a].begin, 0, 0); }
-  int64_t out_extent(const Block& b, int a) const { return b.tile[a].size() * axis_[a].results * axis_[a].out_step(); }
-
   // What one sum of a register tile takes of the input: some phases, or some channels of one.
   struct Sum {
     int64_t phases, channels;
@@ -121,14 +86,12 @@ class Winograd final : public Plan {
   bool forward_;
   Strides in_, out_;
   int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
-  WinogradAxis axis_[kAxes];
-  int axes_ = 0;                      // that are transformed
-  int64_t points_ = 1, results_ = 1;  // of a tile
-  Coordinates point_extent_, result_extent_;
+  WinogradTiles tiling_;
   std::vector<Coordinates> in_phases_, out_phases_;
   WinogradPanels weights_;
   int64_t width_, panels_;  // columns of a panel, panels of a group
-  int64_t block_samples_, block_tiles_[kAxes], panels_per_item_;
+  TileBlock block_{};       // the first one
+  int64_t panels_per_item_;
   int64_t pitch_;  // of a row of transformed input
   bool in_place_input_, in_place_output_;
   std::shared_ptr<const Plan> exact_;  // for non-finite values, which a transform would spread
@@ -145,30 +108,24 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
       out_(forward_ ? p_.y : p_.x),
       depth_(forward_ ? p_.geometry.x_channels : p_.geometry.y_channels),
       columns_(forward_ ? p_.geometry.y_channels : p_.geometry.x_channels),
-      weights_(p_, *tiles_),
+      tiling_(p_.geometry, p_.operation),
+      weights_(p_, tiling_, *tiles_),
       width_(weights_.width()),
       panels_(weights_.count()) {
   const Geometry& g = p_.geometry;
-  Coordinates strides;
-  for (int a = 0; a < kAxes; ++a) {
-    axis_[a] = WinogradAxis(g.axis[a], p_.operation);
-    axes_ += axis_[a].transformed;
-    points_ *= point_extent_[size_t(a)] = axis_[a].points;
-    results_ *= result_extent_[size_t(a)] = axis_[a].results;
-    strides[size_t(a)] = axis_[a].stride;
-  }
   in_phases_ = out_phases_ = {{0, 0, 0}};
-  (forward_ ? out_phases_ : in_phases_) = coordinates_of(strides);
+  (forward_ ? out_phases_ : in_phases_) = tiling_.phases;
   pitch_ = row_pitch(depth_, sizeof(float));
   in_place_input_ = in_.channel == 1 || depth_ == 1;
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   choose_blocks(threads);
 
-  int64_t tiles = block_samples_, box = block_samples_, out = block_samples_;
+  const int64_t tiles = block_.tiles();
+  int64_t box = block_.sample.size(), out = box;
   for (int a = 0; a < kAxes; ++a) {
-    tiles *= block_tiles_[a];
-    box *= (block_tiles_[a] * axis_[a].results + (axis_[a].transformed ? 1 : 0)) * axis_[a].in_step();
-    out *= block_tiles_[a] * axis_[a].results * axis_[a].out_step();
+    const WinogradAxis& axis = tiling_.axis[a];
+    box *= (block_.tile[a].size() * axis.results + (axis.transformed ? 1 : 0)) * axis.in_step();
+    out *= block_.tile[a].size() * axis.results * axis.out_step();
   }
   const int64_t real = sizeof(float);
   exact_ = make_exact_plan(p_, isa, threads);
@@ -177,8 +134,8 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
   panels_part_ = layout_.shared(weights_.stage_bytes());
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : box * pitch_ * real);
-  input_part_ = layout_.per_thread(int64_t(in_phases_.size()) * points_ * tiles * pitch_ * real);
-  products_part_ = layout_.per_thread(points_ * tiles * width_ * real);
+  input_part_ = layout_.per_thread(int64_t(in_phases_.size()) * tiling_.points * tiles * pitch_ * real);
+  products_part_ = layout_.per_thread(tiling_.points * tiles * width_ * real);
   out_part_ = layout_.per_thread(in_place_output_ ? 0 : out * width_ * real);
   pointers_part_ = layout_.per_thread((int64_t(in_phases_.size()) + 1) * tiles * int64_t(sizeof(void*)));
   nowhere_part_ = layout_.per_thread(width_ * real);
@@ -193,27 +150,19 @@ void Winograd::choose_blocks(int threads) {
     panels_per_item_ = panels;
     const int64_t least = std::min(room(), panels > 1 ? kFewTiles : kMinTiles);
     for (int64_t tiles = room(); tiles >= least; tiles = tiles * 15 / 16) {
-      block_samples_ = even_part(g.batch, cut_axes([&](int a) { return axis_[a].tiles; }, tiles, block_tiles_));
+      block_ = tiling_.cut(g.batch, tiles);
       if (shared_evenly(items(), flops, threads)) return;
     }
   }
 }
 
 int64_t Winograd::items() const {
-  return parts_of(p_.geometry.batch, block_samples_) * piece_count([&](int a) { return axis_[a].tiles; }, block_tiles_) *
-         p_.geometry.groups * parts_of(panels_, panels_per_item_);
+  return tiling_.block_count(p_.geometry.batch, block_) * p_.geometry.groups * parts_of(panels_, panels_per_item_);
 }
 
 // Panels outermost: what threads compute at the same time shares its weights in the outer caches.
 Winograd::Block Winograd::block(int64_t index) const {
-  Block b;
-  take_piece(
-      index, [&](int a) { return axis_[a].tiles; }, block_tiles_, b.tile);
-  const int64_t samples = parts_of(p_.geometry.batch, block_samples_);
-  b.sample_begin = index % samples * block_samples_;
-  b.sample_end = std::min(b.sample_begin + block_samples_, p_.geometry.batch);
-  index /= samples;
-  b.group = index % p_.geometry.groups;
+  Block b{tiling_.take_block(index, p_.geometry.batch, block_), index % p_.geometry.groups, 0, 0};
   b.first_panel = index / p_.geometry.groups * panels_per_item_;
   b.last_panel = std::min(b.first_panel + panels_per_item_, panels_);
   return b;
@@ -222,25 +171,18 @@ Winograd::Block Winograd::block(int64_t index) const {
 // Fewer products against more weights to read: transformed weights are (points/2)^axes times as large, and each call writes them
 // once and reads them once a block.
 bool Winograd::pays() const {
-  const Geometry& g = p_.geometry;
-  const Least& least = kLeast[axes_ - 1];
+  const Least& least = kLeast[tiling_.axes - 1];
   if (std::min(depth_, columns_) < least.channels || depth_ * columns_ < least.pairs) return false;
-  int64_t tiles = g.batch;
-  double waste = 1;  // results that tiles compute beyond the last one
-  for (const WinogradAxis& a : axis_) {
-    tiles *= a.tiles;
-    waste *= double(a.tiles * a.results) / (double(a.out_extent) / double(a.out_step()));
-  }
-  const double saved = double(1 << axes_) * double(results_) / double(points_) / waste;
+  const int64_t tiles = tiling_.count(p_.geometry.batch);
   const int64_t results = room() < kFewTiles ? 4 * least.results : least.results;
-  return saved >= 1.25 && (p_.prepacked ? tiles >= kLeastTiles : tiles * results_ >= results);
+  return tiling_.saved() >= 1.25 && (p_.prepacked ? tiles >= kLeastTiles : tiles * tiling_.results >= results);
 }
 
 std::string Winograd::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
-  return text(points_) + " products for " + text(results_) + " results, block " + text(block_samples_) + "x" +
-         text(block_tiles_[0]) + "x" + text(block_tiles_[1]) + "x" + text(block_tiles_[2]) + " tiles, " + text(items()) +
-         " items";
+  return text(tiling_.points) + " products for " + text(tiling_.results) + " results, block " + text(block_.sample.size()) + "x" +
+         text(block_.tile[0].size()) + "x" + text(block_.tile[1].size()) + "x" + text(block_.tile[2].size()) + " tiles, " +
+         text(items()) + " items";
 }
 
 void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
@@ -282,47 +224,28 @@ void Winograd::pack(const Buffers& buffers, const Parallel& parallel, void* pack
   header->finite = weights_.pack(buffers.w, parallel, panels.data(), reinterpret_cast<float*>(header + 1));
 }
 
-// The input of a block: in the tensor, or brought to a box.
-Winograd::Rows Winograd::load_input(const Buffers& buffers, const Block& b, std::byte* scratch) const {
-  const float* origin = static_cast<const float*>(forward_ ? buffers.x : buffers.y) + b.group * depth_ * in_.channel;
-  if (in_place_input_) return {origin, in_.outer, {in_.axis[0], in_.axis[1], in_.axis[2]}};
-  float* box = layout_.at<float>(scratch, box_part_);
-  Box shape{{}, {in_.axis[0], in_.axis[1], in_.axis[2]}, depth_, in_.channel};
-  int64_t first[kAxes], offset = 0;
-  for (int a = 0; a < kAxes; ++a) {
-    const WinogradAxis& axis = axis_[a];
-    const int64_t last = axis.read(b.tile[a].end - 1, axis.points - 1, forward_ ? 0 : axis.stride - 1);
-    first[a] = std::max<int64_t>(axis.read(b.tile[a].begin, 0, 0), 0);
-    shape.extent[a] = std::min(last + 1, axis.in_extent) - first[a];
-    if (shape.extent[a] <= 0) return {};
-    offset += first[a] * in_.axis[a];
-  }
-  Rows rows{box, shape.positions() * pitch_, {shape.extent[1] * shape.extent[2] * pitch_, shape.extent[2] * pitch_, pitch_}};
-  for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
-    load_box(*tiles_, p_.type, origin + n * in_.outer + offset, shape, box + (n - b.sample_begin) * rows.sample, pitch_);
-  rows.origin -= b.sample_begin * rows.sample;
-  for (int a = 0; a < kAxes; ++a) rows.origin -= first[a] * rows.axis[a];
-  return rows;
-}
-
 // input[phase][point][tile][c] of a block; returns whether it is finite.
 bool Winograd::transform_input(const Buffers& buffers, const Block& b, std::byte* scratch) const {
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
-  const Rows in = load_input(buffers, b, scratch);
+  const float* tensor = static_cast<const float*>(forward_ ? buffers.x : buffers.y) + b.group * depth_ * in_.channel;
+  TileRows in{tensor, in_.outer, {in_.axis[0], in_.axis[1], in_.axis[2]}};
+  if (!in_place_input_) {
+    Range positions[kAxes];
+    tiling_.positions_read(b, positions);
+    in = load_tile_rows(*tiles_, tensor, in_, depth_, b.sample, positions, layout_.at<float>(scratch, box_part_), pitch_);
+  }
   float* input = layout_.at<float>(scratch, input_part_);
   const int64_t pitch = b.tiles() * pitch_;
   alignas(64) float check[kMaxLanes] = {};
-  for (const Coordinates& r : in_phases_) {
+  for (const Coordinates& phase : in_phases_) {
     float* to = input;
-    for_each_tile(b, [&](int64_t n, const Coordinates& t) {
+    b.for_each([&](int64_t n, const Coordinates& tile) {
       const float* rows[kMostPoints];
-      WinogradAxis::Offsets at[kAxes];
-      for (int a = 0; a < kAxes; ++a) axis_[a].reads(t[size_t(a)], r[size_t(a)], in.axis[a], at[a]);
-      list_rows(at, point_extent_, in.origin + n * in.sample, zeros, rows);
-      tiles_->winograd_input[axes_](rows, to, pitch, depth_, check);
+      tiling_.list_points(tile, phase, in.axis, in.origin + n * in.sample, zeros, rows);
+      tiles_->winograd_input[tiling_.axes](rows, to, pitch, depth_, check);
       to += pitch_;
     });
-    input += points_ * pitch;
+    input += tiling_.points * pitch;
   }
   return std::all_of(check, check + lanes(), [](float v) { return v == 0; });
 }
@@ -338,11 +261,12 @@ void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, c
   float** out = const_cast<float**>(rows) + phases * tiles;
   alignas(64) static constexpr float kNothing[kMaxVectors * kMaxLanes] = {};
   int64_t ones = 0;
-  for (const WinogradAxis& a : axis_) ones = ones * a.points + (a.transformed ? 1 : 0);
+  for (const WinogradAxis& a : tiling_.axis) ones = ones * a.points + (a.transformed ? 1 : 0);
   const Sum sum = sum_of(vectors);
   const int64_t count = parts_of(tiles, tiles_->max_rows[vectors]);
   const float* panels[kMaxTerms];
-  for (int64_t point = 0; point < points_; ++point) {
+  const int64_t points = tiling_.points;
+  for (int64_t point = 0; point < points; ++point) {
     for (int64_t t = 0; t < tiles; ++t) out[t] = products + (point * tiles + t) * width;
     for (int64_t phase = 0; phase < phases; phase += sum.phases)
       for (int64_t c = 0; c < depth_; c += sum.channels) {
@@ -350,7 +274,7 @@ void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, c
         for (int64_t k = 0; k < summed; ++k) {
           panels[k] = weights + k * depth_ * width;
           for (int64_t t = 0; t < tiles; ++t)
-            rows[k * tiles + t] = input + (((phase + k) * points_ + point) * tiles + t) * pitch_ + c;
+            rows[k * tiles + t] = input + (((phase + k) * points + point) * tiles + t) * pitch_ + c;
         }
         weights += summed * depth * width;
         const float* init = phase || c ? nullptr : point == ones ? bias : kNothing;
@@ -372,7 +296,7 @@ void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, c
 }
 
 // Results of one phase from the products, into the tensor or the box.
-void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t panel, const Coordinates& r,
+void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t panel, const Coordinates& phase,
                              std::byte* scratch) const {
   const int64_t width = weights_.vectors_of(panel) * lanes(), columns = std::min(width_, columns_ - panel * width_),
                 pitch = b.tiles() * width;
@@ -382,17 +306,17 @@ void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t pan
   Strides to = out_;
   float* origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
   if (!in_place_output_) {
-    to.axis[2] = width_, to.axis[1] = out_extent(b, 2) * width_, to.axis[0] = out_extent(b, 1) * to.axis[1];
-    to.outer = out_extent(b, 0) * to.axis[0];
-    origin = layout_.at<float>(scratch, out_part_) - b.sample_begin * to.outer;
-    for (int a = 0; a < kAxes; ++a) origin -= out_low(b, a) * to.axis[a];
+    Range box[kAxes];
+    tiling_.positions_written(b, box);
+    to.axis[2] = width_, to.axis[1] = box[2].size() * width_, to.axis[0] = box[1].size() * to.axis[1];
+    to.outer = box[0].size() * to.axis[0];
+    origin = layout_.at<float>(scratch, out_part_) - b.sample.begin * to.outer;
+    for (int a = 0; a < kAxes; ++a) origin -= box[a].begin * to.axis[a];
   }
-  for_each_tile(b, [&](int64_t n, const Coordinates& t) {
+  b.for_each([&](int64_t n, const Coordinates& tile) {
     float* rows[kMostPoints];
-    WinogradAxis::Offsets at[kAxes];
-    for (int a = 0; a < kAxes; ++a) axis_[a].writes(t[size_t(a)], r[size_t(a)], to.axis[a], at[a]);
-    list_rows(at, result_extent_, origin + n * to.outer, nowhere, rows);
-    tiles_->winograd_output[axes_](products, pitch, rows, columns);
+    tiling_.list_results(tile, phase, to.axis, origin + n * to.outer, nowhere, rows);
+    tiles_->winograd_output[tiling_.axes](products, pitch, rows, columns);
     products += width;
   });
 }
@@ -403,9 +327,9 @@ Upcoming Winograd::results_ahead(const Buffers& buffers, const Block& b, int64_t
   const float* origin =
       static_cast<const float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
   Strides strides = out_;
-  Patch patch{{b.sample_begin, b.sample_end}, {0, std::min(width_, columns_ - panel * width_)}, {}};
+  Patch patch{b.sample, {0, std::min(width_, columns_ - panel * width_)}, {}};
   for (int a = 0; a < kAxes; ++a) {
-    const WinogradAxis& axis = axis_[a];
+    const WinogradAxis& axis = tiling_.axis[a];
     const int64_t step = axis.out_step(), low = axis.write(b.tile[a].begin, 0, phase[size_t(a)]);
     patch.axis[a] = {first_reaching(0, low, step),
                      std::min(first_reaching(axis.out_extent, low, step), b.tile[a].size() * axis.results)};
@@ -414,7 +338,7 @@ Upcoming Winograd::results_ahead(const Buffers& buffers, const Block& b, int64_t
   }
   const int64_t vectors = weights_.vectors_of(panel), phases = int64_t(in_phases_.size());
   const Sum sum = sum_of(vectors);
-  Upcoming ahead(points_ * parts_of(phases, sum.phases) * parts_of(depth_, sum.channels) *
+  Upcoming ahead(tiling_.points * parts_of(phases, sum.phases) * parts_of(depth_, sum.channels) *
                  parts_of(b.tiles(), tiles_->max_rows[vectors]));
   ahead.writes(p_.type, origin, strides, patch);
   return ahead;
@@ -429,7 +353,7 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, const float* we
   }
   const float* bias = layout_.at<float>(workspace, bias_part_) + b.group * panels_ * width_;
   for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
-    const int64_t vectors = weights_.vectors_of(panel), phase_size = points_ * depth_ * vectors * lanes();
+    const int64_t vectors = weights_.vectors_of(panel), phase_size = tiling_.points * depth_ * vectors * lanes();
     const float* of_panel = weights + weights_.start(b.group, panel);
     for (const Coordinates& phase : out_phases_) {
       multiply(b, of_panel, vectors, bias + panel * width_, results_ahead(buffers, b, panel, phase), scratch);
@@ -440,29 +364,22 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, const float* we
   }
 }
 
-// From the box into the tensor: the part that exists, one line at a time.
+// From the box into the tensor, one line at a time.
 void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t panel, std::byte* scratch) const {
   const float* box = layout_.at<float>(scratch, out_part_);
-  int64_t begin[kAxes], end[kAxes];
-  for (int a = 0; a < kAxes; ++a) {
-    begin[a] = std::max<int64_t>(out_low(b, a), 0);
-    end[a] = std::min(out_low(b, a) + out_extent(b, a), axis_[a].out_extent);
-  }
-  const Box line{{1, 1, end[2] - begin[2]}, {0, 0, out_.axis[2]}, std::min(width_, columns_ - panel * width_), out_.channel};
+  Range at[kAxes];
+  tiling_.positions_written(b, at);
+  const Box line{{1, 1, at[2].size()}, {0, 0, out_.axis[2]}, std::min(width_, columns_ - panel * width_), out_.channel};
   float* to = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel +
-              begin[2] * out_.axis[2];
-  for (int64_t n = b.sample_begin; n < b.sample_end; ++n)
-    for (int64_t o0 = begin[0]; o0 < end[0]; ++o0)
-      for (int64_t o1 = begin[1]; o1 < end[1]; ++o1) {
-        const int64_t row =
-            ((n - b.sample_begin) * out_extent(b, 0) + o0 - out_low(b, 0)) * out_extent(b, 1) + o1 - out_low(b, 1);
-        store_box(*tiles_, p_.type, box + (row * out_extent(b, 2) + begin[2] - out_low(b, 2)) * width_, width_,
-                  to + n * out_.outer + o0 * out_.axis[0] + o1 * out_.axis[1], line);
-      }
+              at[2].begin * out_.axis[2];
+  for (int64_t n = b.sample.begin; n < b.sample.end; ++n)
+    for (int64_t i = at[0].begin; i < at[0].end; ++i)
+      for (int64_t j = at[1].begin; j < at[1].end; ++j, box += at[2].size() * width_)
+        store_box(*tiles_, p_.type, box, width_, to + n * out_.outer + i * out_.axis[0] + j * out_.axis[1], line);
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  if (!accepts(p)) return nullptr;
+  if (p.operation == Operation::backward_weights || p.type != Type::f32 || !WinogradTiles::exist(p.geometry)) return nullptr;
   auto plan = std::make_shared<Winograd>(p, isa, request.threads);
   static const bool enabled = [] {
     const char* value = std::getenv("TORCH_EXT_WINOGRAD");

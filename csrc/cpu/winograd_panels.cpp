@@ -9,35 +9,18 @@
 
 namespace torch_ext::cpu {
 
-WinogradPanels::WinogradPanels(const Problem& p, const Tiles<float>& tiles)
+WinogradPanels::WinogradPanels(const Problem& p, const WinogradTiles& tiling, const Tiles<float>& tiles)
     : tiles_(&tiles),
       type_(p.type),
+      taps_(tiling.taps),
       kernel_(p.geometry.w_positions()),
       forward_(p.operation == Operation::conv_transpose),
+      axes_(tiling.axes),
+      points_(tiling.points),
       groups_(p.geometry.groups),
       group_stride_(p.geometry.x_channels * p.w.outer) {
   const WeightsMatrix matrix = weights_matrix(p);
   depth_ = matrix.depth;
-  WinogradAxis axis[kAxes];
-  Coordinates strides, pairs;
-  for (int a = 0; a < kAxes; ++a) {
-    axis[a] = WinogradAxis(p.geometry.axis[a], p.operation);
-    axes_ += axis[a].transformed;
-    points_ *= axis[a].points;
-    strides[a] = axis[a].stride;
-    pairs[a] = axis[a].transformed ? 2 : 1;
-  }
-  for (const Coordinates& r : coordinates_of(strides)) {
-    std::vector<int64_t>& taps = taps_.emplace_back();
-    for (const Coordinates& t : coordinates_of(pairs)) {
-      int64_t k = 0;
-      for (int a = 0; a < kAxes; ++a) {
-        k *= p.geometry.axis[a].w;
-        if (axis[a].transformed) k += r[a] + ((t[a] == 0) == axis[a].forward ? axis[a].stride : 0);
-      }
-      taps.push_back(k);
-    }
-  }
   total_ = parts_of(matrix.columns, tiles.lanes);
   vectors_ = even_part(total_, tiles.max_vectors);
   count_ = parts_of(total_, vectors_);

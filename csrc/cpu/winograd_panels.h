@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "csrc/cpu/pack.h"
-#include "csrc/cpu/winograd.h"
+#include "csrc/cpu/winograd_tiles.h"
 
 namespace torch_ext::cpu {
 
 class WinogradPanels {
  public:
-  WinogradPanels(const Problem& problem, const Tiles<float>& tiles);
+  WinogradPanels(const Problem& problem, const WinogradTiles& tiling, const Tiles<float>& tiles);
 
   int64_t count() const { return count_; }      // of a group
   int64_t vectors() const { return vectors_; }  // of a panel
@@ -38,8 +38,8 @@ class WinogradPanels {
   std::vector<std::vector<int64_t>> taps_;  // of each phase: the kernel positions of the two taps along each axis
   int64_t kernel_;                          // positions
   bool forward_;
-  int axes_ = 0;  // that are transformed
-  int64_t points_ = 1, groups_, group_stride_, depth_;
+  int axes_;  // that are transformed
+  int64_t points_, groups_, group_stride_, depth_;
   int64_t total_, count_, vectors_;          // vectors of all panels; panels; vectors of one
   std::vector<PanelPacker<float>> packers_;  // for the panels, and for the last one
 };

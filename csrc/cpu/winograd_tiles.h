@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tiles of Winograd's F(3, 2) along the axes of conv_transpose and backward_data, without any arithmetic on data.
+#pragma once
+#include <array>
+#include <vector>
+
+#include "csrc/cpu/cpu.h"
+#include "csrc/cpu/pack.h"
+#include "csrc/cpu/rounding.h"
+
+namespace torch_ext::cpu {
+
+inline constexpr int64_t kPoints = 4, kResults = 3;  // of a tile along an axis
+inline constexpr int64_t kMostPoints = kPoints * kPoints * kPoints;
+
+using Coordinates = std::array<int64_t, kAxes>;
+
+// One axis: transformed (kernel = 2*stride), or of no extent in the kernel (kernel = stride = 1). Tile t reads point e of phase r
+// at read(t, e, r), and writes result j of phase r at write(t, j, r); only the side of y has phases.
+struct WinogradAxis {
+  bool transformed = false, forward = true;
+  int64_t stride = 1, offset = 0, in_extent = 1, out_extent = 1;
+  int64_t points = 1, results = 1;  // of a tile
+  int64_t first = 0, tiles = 1;     // cell of the first result, tiles along the axis
+
+  WinogradAxis() = default;
+  WinogradAxis(const Axis& a, Operation operation)
+      : transformed(a.w == 2 * a.stride),
+        forward(operation == Operation::conv_transpose),
+        stride(a.stride),
+        offset(a.offset),
+        in_extent(forward ? a.x : a.y),
+        out_extent(forward ? a.y : a.x),
+        points(transformed ? kPoints : 1),
+        results(transformed ? kResults : 1),
+        first(forward ? a.offset / a.stride : 0) {
+    tiles = parts_of(forward ? (a.y - 1 + a.offset) / a.stride + 1 - first : a.x, results);
+  }
+  int64_t read(int64_t tile, int64_t point, int64_t phase) const {
+    const int64_t cell = first + tile * results + point;
+    return forward ? cell - (transformed ? 1 : 0) : cell * stride + phase - offset;
+  }
+  int64_t write(int64_t tile, int64_t result, int64_t phase) const {
+    const int64_t cell = first + tile * results + result;
+    return forward ? cell * stride + phase - offset : cell;
+  }
+  // Of all points or results of a tile, `step` reals from one position to the next; negative for positions that do not exist.
+  using Offsets = int64_t[kPoints];
+  void reads(int64_t tile, int64_t phase, int64_t step, Offsets& at) const {
+    for (int64_t e = 0; e < points; ++e) at[e] = offset_of(read(tile, e, phase), in_extent, step);
+  }
+  void writes(int64_t tile, int64_t phase, int64_t step, Offsets& at) const {
+    for (int64_t e = 0; e < results; ++e) at[e] = offset_of(write(tile, e, phase), out_extent, step);
+  }
+  // Positions from one cell to the next.
+  int64_t in_step() const { return forward ? 1 : stride; }
+  int64_t out_step() const { return forward ? stride : 1; }
+
+ private:
+  static int64_t offset_of(int64_t i, int64_t extent, int64_t step) { return i >= 0 && i < extent ? i * step : -1; }
+};
+
+// Some tiles of some samples.
+struct TileBlock {
+  Range sample, tile[kAxes];
+
+  int64_t tiles() const { return sample.size() * tile[0].size() * tile[1].size() * tile[2].size(); }
+  // visit(sample, coordinates) for one tile after the other.
+  template <class Visit>
+  void for_each(Visit visit) const {
+    for (int64_t n = sample.begin; n < sample.end; ++n)
+      for (int64_t i = tile[0].begin; i < tile[0].end; ++i)
+        for (int64_t j = tile[1].begin; j < tile[1].end; ++j)
+          for (int64_t k = tile[2].begin; k < tile[2].end; ++k) visit(n, Coordinates{i, j, k});
+  }
+};
+
+// Where rows of channels lie: position 0 of sample 0, and the strides from there.
+struct TileRows {
+  const float* origin;
+  int64_t sample, axis[kAxes];
+};
+
+// The tiles of a problem.
+struct WinogradTiles {
+  // Whether there are any: along each axis the kernel is two strides long, or nothing is to be transformed.
+  static bool exist(const Geometry& geometry);
+  WinogradTiles(const Geometry& geometry, Operation operation);
+
+  int64_t count(int64_t batch) const { return batch * axis[0].tiles * axis[1].tiles * axis[2].tiles; }
+  // How many products of the formula one of theirs replaces.
+  double saved() const;
+  // Blocks of about so many tiles, cut evenly.
+  TileBlock cut(int64_t batch, int64_t tiles) const;
+  int64_t block_count(int64_t batch, const TileBlock& shape) const;
+  // Takes a block out of an index that counts them, the innermost axis fastest; what counts them all remains.
+  TileBlock take_block(int64_t& index, int64_t batch, const TileBlock& shape) const;
+  // The rows of the points, or of the results, of a tile in a phase, the innermost axis fastest; `elsewhere` for one that does
+  // not exist.
+  template <class Real>
+  void list_points(const Coordinates& tile, const Coordinates& phase, const int64_t* step, Real* origin, Real* elsewhere,
+                   Real** rows) const {
+    WinogradAxis::Offsets at[kAxes];
+    for (size_t a = 0; a < kAxes; ++a) axis[a].reads(tile[a], phase[a], step[a], at[a]);
+    list_rows(at, point_extent, origin, elsewhere, rows);
+  }
+  template <class Real>
+  void list_results(const Coordinates& tile, const Coordinates& phase, const int64_t* step, Real* origin, Real* elsewhere,
+                    Real** rows) const {
+    WinogradAxis::Offsets at[kAxes];
+    for (size_t a = 0; a < kAxes; ++a) axis[a].writes(tile[a], phase[a], step[a], at[a]);
+    list_rows(at, result_extent, origin, elsewhere, rows);
+  }
+  // The positions that a block reads, and writes, in all phases.
+  void positions_read(const TileBlock& block, Range* positions) const;
+  void positions_written(const TileBlock& block, Range* positions) const;
+
+  WinogradAxis axis[kAxes];
+  int axes = 0;                     // that are transformed
+  int64_t points = 1, results = 1;  // of a tile
+  Coordinates point_extent, result_extent;
+  std::vector<Coordinates> phases;
+  std::vector<std::vector<int64_t>> taps;  // of each phase: the kernel positions of the two taps along each axis
+
+ private:
+  template <class Real>
+  static void list_rows(const WinogradAxis::Offsets (&at)[kAxes], const Coordinates& extent, Real* origin, Real* elsewhere,
+                        Real** rows) {
+    for (int64_t i = 0; i < extent[0]; ++i)
+      for (int64_t j = 0; j < extent[1]; ++j)
+        for (int64_t k = 0; k < extent[2]; ++k) {
+          const int64_t a = at[0][i], b = at[1][j], c = at[2][k];
+          *rows++ = (a | b | c) < 0 ? elsewhere : origin + a + b + c;
+        }
+  }
+};
+
+// Brings some channels of positions of x or y, of which `tensor` is the first, to rows of a box.
+TileRows load_tile_rows(const Tiles<float>& tiles, const float* tensor, const Strides& strides, int64_t channels,
+                        const Range& sample, const Range* positions, float* box, int64_t pitch);
+
+}  // namespace torch_ext::cpu
