@@ -182,6 +182,10 @@ struct Tiles {
   void (*winograd_weights[kAxes + 1])(const Real* const* from, Real* to, int64_t pitch, int64_t count);  // [axes]
   void (*winograd_input[kAxes + 1])(const Real* const* from, Real* to, int64_t pitch, int64_t count, Real* check);
   void (*winograd_output[kAxes + 1])(const Real* from, int64_t pitch, Real* const* to, int64_t count);
+  // The transposed transforms: of the gradient of results (y0, y0+y1+y2, y0-y1+y2, -y2), and of that of the transformed weights
+  // (m0 + (m1+m2)/2, (m1-m2)/2 + m3).
+  void (*winograd_output_gradient[kAxes + 1])(const Real* const* from, Real* to, int64_t pitch, int64_t count, Real* check);
+  void (*winograd_weights_gradient[kAxes + 1])(const Real* from, int64_t pitch, Real* const* to, int64_t count);
   // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns; the second for any type of 16 bits.
   void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);
   void (*transpose_halves)(const uint16_t* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch, int64_t rows,

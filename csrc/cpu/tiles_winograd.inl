@@ -32,6 +32,28 @@ struct WinogradOutput {
   }
 };
 
+// The gradient of the results: the transposed transform.
+template <class V>
+struct WinogradOutputGradient {
+  static constexpr int kFrom = 3, kTo = 4;
+  static inline __attribute__((always_inline)) void transform(const typename V::Reg* y, typename V::Reg* to, int step) {
+    const auto minus = V::set(-1), sum = V::add(y[0], y[2 * step]);
+    to[0] = y[0], to[step] = V::add(sum, y[step]);
+    to[2 * step] = V::fma(y[step], minus, sum), to[3 * step] = V::fma(y[2 * step], minus, V::zero());
+  }
+};
+
+// And that of the weights.
+template <class V>
+struct WinogradWeightsGradient {
+  static constexpr int kFrom = 4, kTo = 2;
+  static inline __attribute__((always_inline)) void transform(const typename V::Reg* m, typename V::Reg* to, int step) {
+    const auto half = V::set(.5f), half_m2 = V::fma(m[2 * step], half, V::zero());
+    to[0] = V::add(V::fma(m[step], half, half_m2), m[0]);
+    to[step] = V::add(V::fma(m[step], half, V::fma(m[2 * step], V::set(-.5f), V::zero())), m[3 * step]);
+  }
+};
+
 template <int N>
 constexpr int winograd_power(int axes) {
   return axes == 0 ? 1 : N * winograd_power<N>(axes - 1);
@@ -52,27 +74,29 @@ inline __attribute__((always_inline)) void winograd_axes(const typename V::Reg* 
   }
 }
 
-template <class V, int Axes>
-void winograd_weights(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count) {
-  constexpr int rows = winograd_power<2>(Axes), points = winograd_power<4>(Axes);
+// From rows anywhere to rows `pitch` apart.
+template <class V, class T, int Axes>
+void winograd_spread(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count) {
+  constexpr int rows = winograd_power<T::kFrom>(Axes), points = winograd_power<T::kTo>(Axes);
   for (int64_t i = 0; i < count; i += V::lanes) {
-    typename V::Reg g[rows];
-    TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) g[k] = V::load_first(from[k] + i, count - i);
-    winograd_axes<V, WinogradWeights<V>, Axes, 1>(g, [&](const typename V::Reg* m) __attribute__((always_inline)) {
+    typename V::Reg values[rows];
+    TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) values[k] = V::load_first(from[k] + i, count - i);
+    winograd_axes<V, T, Axes, 1>(values, [&](const typename V::Reg* m) __attribute__((always_inline)) {
       TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) V::store_first(to + k * pitch + i, count - i, m[k]);
     });
   }
 }
 
-template <class V, int Axes>
-void winograd_input(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count,
-                    typename V::Real* check) {
-  constexpr int points = winograd_power<4>(Axes), sums = 4;
+// The same, and whether all that is stored is finite.
+template <class V, class T, int Axes>
+void winograd_spread_checked(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count,
+                             typename V::Real* check) {
+  constexpr int rows = winograd_power<T::kFrom>(Axes), points = winograd_power<T::kTo>(Axes), sums = 4;
   typename V::Reg sum[sums] = {V::load(check), V::zero(), V::zero(), V::zero()};
   for (int64_t i = 0; i < count; i += V::lanes) {
-    typename V::Reg d[points];
-    TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) d[k] = V::load_first(from[k] + i, count - i);
-    winograd_axes<V, WinogradInput<V>, Axes, 1>(d, [&](const typename V::Reg* m) __attribute__((always_inline)) {
+    typename V::Reg values[rows];
+    TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) values[k] = V::load_first(from[k] + i, count - i);
+    winograd_axes<V, T, Axes, 1>(values, [&](const typename V::Reg* m) __attribute__((always_inline)) {
       TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) {
         V::store_first(to + k * pitch + i, count - i, m[k]);
         sum[k % sums] = V::fma(m[k], V::zero(), sum[k % sums]);  // zero, unless m is an infinity or a NaN
@@ -82,21 +106,24 @@ void winograd_input(const typename V::Real* const* from, typename V::Real* to, i
   V::store(check, V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
 }
 
-template <class V, int Axes>
-void winograd_output(const typename V::Real* from, int64_t pitch, typename V::Real* const* to, int64_t count) {
-  constexpr int points = winograd_power<4>(Axes), results = winograd_power<3>(Axes);
+// From rows `pitch` apart to rows anywhere.
+template <class V, class T, int Axes>
+void winograd_gather(const typename V::Real* from, int64_t pitch, typename V::Real* const* to, int64_t count) {
+  constexpr int points = winograd_power<T::kFrom>(Axes), rows = winograd_power<T::kTo>(Axes);
   for (int64_t i = 0; i < count; i += V::lanes) {
     typename V::Reg m[points];
     TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) m[k] = V::load_first(from + k * pitch + i, count - i);
-    winograd_axes<V, WinogradOutput<V>, Axes, 1>(m, [&](const typename V::Reg* y) __attribute__((always_inline)) {
-      TORCH_EXT_UNROLL for (int k = 0; k < results; ++k) V::store_first(to[k] + i, count - i, y[k]);
+    winograd_axes<V, T, Axes, 1>(m, [&](const typename V::Reg* values) __attribute__((always_inline)) {
+      TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) V::store_first(to[k] + i, count - i, values[k]);
     });
   }
 }
 
 template <class V, int... Axes>
 constexpr void fill_winograd(Tiles<typename V::Real>& table, std::integer_sequence<int, Axes...>) {
-  ((table.winograd_weights[Axes + 1] = winograd_weights<V, Axes + 1>), ...);
-  ((table.winograd_input[Axes + 1] = winograd_input<V, Axes + 1>), ...);
-  ((table.winograd_output[Axes + 1] = winograd_output<V, Axes + 1>), ...);
+  ((table.winograd_weights[Axes + 1] = winograd_spread<V, WinogradWeights<V>, Axes + 1>), ...);
+  ((table.winograd_input[Axes + 1] = winograd_spread_checked<V, WinogradInput<V>, Axes + 1>), ...);
+  ((table.winograd_output[Axes + 1] = winograd_gather<V, WinogradOutput<V>, Axes + 1>), ...);
+  ((table.winograd_output_gradient[Axes + 1] = winograd_spread_checked<V, WinogradOutputGradient<V>, Axes + 1>), ...);
+  ((table.winograd_weights_gradient[Axes + 1] = winograd_gather<V, WinogradWeightsGradient<V>, Axes + 1>), ...);
 }

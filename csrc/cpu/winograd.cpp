@@ -11,8 +11,6 @@
 // (Winograd 1980, on the points 0, 1, -1 and infinity). Nested over the axes, the products are matrix products over channels.
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <cstring>
 #include <vector>
 
 #include "csrc/cpu/kernels.h"
@@ -381,11 +379,7 @@ void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t pane
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (p.operation == Operation::backward_weights || p.type != Type::f32 || !WinogradTiles::exist(p.geometry)) return nullptr;
   auto plan = std::make_shared<Winograd>(p, isa, request.threads);
-  static const bool enabled = [] {
-    const char* value = std::getenv("TORCH_EXT_WINOGRAD");
-    return !value || std::strcmp(value, "0") != 0;
-  }();
-  return request.by_name || (enabled && p.transforms_allowed && plan->pays()) ? plan : nullptr;
+  return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include "csrc/cpu/winograd_tiles.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
 namespace torch_ext::cpu {
 namespace {
@@ -95,6 +97,14 @@ void WinogradTiles::positions_written(const TileBlock& b, Range* positions) cons
     const int64_t end = first + b.tile[a].size() * axis[a].results * axis[a].out_step();
     positions[a] = {std::max<int64_t>(first, 0), std::min(end, axis[a].out_extent)};
   }
+}
+
+bool winograd_allowed(const Problem& p) {
+  static const bool enabled = [] {
+    const char* value = std::getenv("TORCH_EXT_WINOGRAD");
+    return !value || std::strcmp(value, "0") != 0;
+  }();
+  return enabled && p.transforms_allowed;
 }
 
 TileRows load_tile_rows(const Tiles<float>& tiles, const float* tensor, const Strides& strides, int64_t channels,

@@ -135,6 +135,9 @@ struct WinogradTiles {
   }
 };
 
+// Whether kernels may choose it: TORCH_EXT_WINOGRAD=0 and who wants the same bits for a sample in any batch do not want it.
+bool winograd_allowed(const Problem& problem);
+
 // Brings some channels of positions of x or y, of which `tensor` is the first, to rows of a box.
 TileRows load_tile_rows(const Tiles<float>& tiles, const float* tensor, const Strides& strides, int64_t channels,
                         const Range& sample, const Range* positions, float* box, int64_t pitch);
