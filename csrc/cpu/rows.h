@@ -51,6 +51,8 @@ class Rows {
   // All samples, positions and channels; threads take slices of a sample of about this many bytes at a time.
   RowView<Real> load_all(const void* tensor, int64_t samples, int64_t groups, int64_t slice_bytes, Real* box,
                          const Parallel& parallel, std::atomic<bool>& finite) const;
+  // What that gave.
+  RowView<Real> view_all(Real* box) const { return boxed(whole_, box); }
 
  private:
   int64_t rows(const Region& region, int axis) const {

@@ -86,6 +86,7 @@ class Winograd final : public Plan {
   int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
   WinogradTiles tiling_;
   std::vector<Coordinates> in_phases_, out_phases_;
+  Rows<float> rows_;  // of the input
   WinogradPanels weights_;
   int64_t width_, panels_;  // columns of a panel, panels of a group
   TileBlock block_{};       // the first one
@@ -107,6 +108,7 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
       depth_(forward_ ? p_.geometry.x_channels : p_.geometry.y_channels),
       columns_(forward_ ? p_.geometry.y_channels : p_.geometry.x_channels),
       tiling_(p_.geometry, p_.operation),
+      rows_(*tiles_, p_.type, in_, tiling_.axis[2].in_extent, depth_, tiling_.whole_input(), 1, 1, 0),
       weights_(p_, tiling_, *tiles_),
       width_(weights_.width()),
       panels_(weights_.count()) {
@@ -119,22 +121,20 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
   choose_blocks(threads);
 
   const int64_t tiles = block_.tiles();
-  int64_t box = block_.sample.size(), out = box;
-  for (int a = 0; a < kAxes; ++a) {
-    const WinogradAxis& axis = tiling_.axis[a];
-    box *= (block_.tile[a].size() * axis.results + (axis.transformed ? 1 : 0)) * axis.in_step();
-    out *= block_.tile[a].size() * axis.results * axis.out_step();
-  }
+  int64_t read[kAxes], written[kAxes];
+  tiling_.most_read(block_, read), tiling_.most_written(block_, written);
+  rows_.set_room(depth_);
   const int64_t real = sizeof(float);
   exact_ = make_exact_plan(p_, isa, threads);
   weights_part_ = layout_.shared(weights_.bytes());  // not touched, like the panels, where weights are packed ahead
   zeros_part_ = layout_.shared(pitch_ * real);
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
   panels_part_ = layout_.shared(weights_.stage_bytes());
-  box_part_ = layout_.per_thread(in_place_input_ ? 0 : box * pitch_ * real);
+  box_part_ = layout_.per_thread(in_place_input_ ? 0 : rows_.box_bytes(block_.sample.size(), read));
   input_part_ = layout_.per_thread(int64_t(in_phases_.size()) * tiling_.points * tiles * pitch_ * real);
   products_part_ = layout_.per_thread(tiling_.points * tiles * width_ * real);
-  out_part_ = layout_.per_thread(in_place_output_ ? 0 : out * width_ * real);
+  out_part_ =
+      layout_.per_thread(in_place_output_ ? 0 : block_.sample.size() * written[0] * written[1] * written[2] * width_ * real);
   pointers_part_ = layout_.per_thread((int64_t(in_phases_.size()) + 1) * tiles * int64_t(sizeof(void*)));
   nowhere_part_ = layout_.per_thread(width_ * real);
   layout_.finish(threads);
@@ -225,13 +225,12 @@ void Winograd::pack(const Buffers& buffers, const Parallel& parallel, void* pack
 // input[phase][point][tile][c] of a block; returns whether it is finite.
 bool Winograd::transform_input(const Buffers& buffers, const Block& b, std::byte* scratch) const {
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
-  const float* tensor = static_cast<const float*>(forward_ ? buffers.x : buffers.y) + b.group * depth_ * in_.channel;
-  TileRows in{tensor, in_.outer, {in_.axis[0], in_.axis[1], in_.axis[2]}};
-  if (!in_place_input_) {
-    Range positions[kAxes];
-    tiling_.positions_read(b, positions);
-    in = load_tile_rows(*tiles_, tensor, in_, depth_, b.sample, positions, layout_.at<float>(scratch, box_part_), pitch_);
-  }
+  const void* tensor = forward_ ? buffers.x : buffers.y;
+  std::atomic<bool> ignored{true};
+  const RowView<float> in = in_place_input_
+                                ? rows_.view(tensor, b.group)
+                                : rows_.load(tensor, b.group * depth_, depth_, b.sample.begin, b.sample.end,
+                                             tiling_.positions_read(b), layout_.at<float>(scratch, box_part_), ignored);
   float* input = layout_.at<float>(scratch, input_part_);
   const int64_t pitch = b.tiles() * pitch_;
   alignas(64) float check[kMaxLanes] = {};
@@ -304,12 +303,12 @@ void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t pan
   Strides to = out_;
   float* origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
   if (!in_place_output_) {
-    Range box[kAxes];
-    tiling_.positions_written(b, box);
-    to.axis[2] = width_, to.axis[1] = box[2].size() * width_, to.axis[0] = box[1].size() * to.axis[1];
-    to.outer = box[0].size() * to.axis[0];
+    const Region box = tiling_.positions_written(b);
+    to.axis[2] = width_;
+    to.axis[1] = (box.end[2] - box.begin[2]) * to.axis[2], to.axis[0] = (box.end[1] - box.begin[1]) * to.axis[1];
+    to.outer = (box.end[0] - box.begin[0]) * to.axis[0];
     origin = layout_.at<float>(scratch, out_part_) - b.sample.begin * to.outer;
-    for (int a = 0; a < kAxes; ++a) origin -= box[a].begin * to.axis[a];
+    for (int a = 0; a < kAxes; ++a) origin -= box.begin[a] * to.axis[a];
   }
   b.for_each([&](int64_t n, const Coordinates& tile) {
     float* rows[kMostPoints];
@@ -365,14 +364,14 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, const float* we
 // From the box into the tensor, one line at a time.
 void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t panel, std::byte* scratch) const {
   const float* box = layout_.at<float>(scratch, out_part_);
-  Range at[kAxes];
-  tiling_.positions_written(b, at);
-  const Box line{{1, 1, at[2].size()}, {0, 0, out_.axis[2]}, std::min(width_, columns_ - panel * width_), out_.channel};
+  const Region at = tiling_.positions_written(b);
+  const int64_t length = at.end[2] - at.begin[2];
+  const Box line{{1, 1, length}, {0, 0, out_.axis[2]}, std::min(width_, columns_ - panel * width_), out_.channel};
   float* to = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel +
-              at[2].begin * out_.axis[2];
+              at.begin[2] * out_.axis[2];
   for (int64_t n = b.sample.begin; n < b.sample.end; ++n)
-    for (int64_t i = at[0].begin; i < at[0].end; ++i)
-      for (int64_t j = at[1].begin; j < at[1].end; ++j, box += at[2].size() * width_)
+    for (int64_t i = at.begin[0]; i < at.end[0]; ++i)
+      for (int64_t j = at.begin[1]; j < at.end[1]; ++j, box += length * width_)
         store_box(*tiles_, p_.type, box, width_, to + n * out_.outer + i * out_.axis[0] + j * out_.axis[1], line);
 }
 

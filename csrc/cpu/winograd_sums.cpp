@@ -20,12 +20,16 @@ namespace torch_ext::cpu {
 namespace {
 
 constexpr int64_t kSumsBytes = 1 << 20, kTransformedBytes = 768 << 10;  // of a unit; of its blocks
-constexpr int64_t kMinTiles = 24, kMaxTiles = 128;                        // of a block
-// What pays along one, two and three axes.
+constexpr int64_t kSliceBytes = 64 << 10;                               // of x and y that a thread brings at a time
+constexpr int64_t kItems = 16, kTilesOfPart = 100;
+constexpr int64_t kMinTiles = 24, kMaxTiles = 128;  // of a block
+// What pays along one, two and three axes: channels of x and of y, these times each other, and results of a phase. Of all groups
+// together, more channels are needed to pay for boxes.
 struct Least {
-  int64_t channels, pairs, tiles;
+  int64_t channels, pairs, results;
 };
-constexpr Least kLeast[] = {{32, 2048, 128}, {16, 512, 64}, {16, 256, 64}};
+constexpr Least kLeast[] = {{32, 2048, 200}, {16, 512, 300}, {32, 1024, 4096}};
+constexpr int64_t kLeastBoxedPairs = 2048;
 
 class WinogradSums final : public Plan, private WeightSums<float> {
  public:
@@ -36,22 +40,24 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   bool pays() const;
 
  private:
-  // Some phases, panels and rows of the sums of points, sums[phase][point][panel][m][n].
+  // Some phases, panels and rows of the sums of points, sums[phase][point][panel][m][n], and the blocks that they are taken over.
   struct Unit {
-    int64_t group;
-    Range phase, panel, m;
+    int64_t part, group;
+    Range phase, panel, m, block;
   };
   // One operand: x, or y.
   struct Side {
-    Strides strides;
-    int64_t channels;  // of a group
-    bool in_place;
-    int64_t pitch = 0;  // of rows of a box and of transformed ones
+    Rows<float> rows;
+    int64_t channels;    // of a group
+    bool in_place;       // rows are those of the tensor,
+    bool boxed_at_once;  // of a box of all of it, in shared workspace, or of one of a block
+    int64_t pitch = 0;   // of transformed rows
     Layout::Part box{}, transformed{};
   };
 
   int64_t phases() const { return int64_t(tiling_.phases.size()); }
   void choose_units(int threads);
+  int64_t block_count() const { return tiling_.block_count(p_.geometry.batch, block_); }
   int64_t units() const;
   int64_t unit_sums() const { return unit_phases_ * tiling_.points * unit_panels_ * unit_rows_ * width(); }
   Unit unit(int64_t index) const;
@@ -60,7 +66,8 @@ class WinogradSums final : public Plan, private WeightSums<float> {
     const Range columns{unit.panel.begin * width(), std::min(unit.panel.end * width(), n_)};
     return (&side == &y_) == swapped_ ? unit.m : columns;
   }
-  TileRows load(const Side& side, const void* tensor, const TileBlock& block, const Unit& unit, std::byte* scratch) const;
+  RowView<float> load(const Side& side, const Buffers& buffers, const TileBlock& block, const Unit& unit,
+                      std::byte* scratch) const;
   bool transform(const Buffers& buffers, const TileBlock& block, const Unit& unit, std::byte* scratch) const;
   void add_products(const TileBlock& block, const Unit& unit, bool add, std::byte* scratch) const;
   bool sum_unit(const Buffers& buffers, const Unit& unit, float* sums, std::byte* scratch) const;
@@ -68,6 +75,7 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   WinogradTiles tiling_;
   Side x_, y_;
   TileBlock block_;                                // the first one
+  int64_t parts_ = 1;                              // of the blocks, with sums of their own
   int64_t unit_phases_, unit_panels_, unit_rows_;  // at most
   std::shared_ptr<const Plan> exact_;              // for non-finite values, which a transform would spread
   Layout layout_;
@@ -77,25 +85,37 @@ class WinogradSums final : public Plan, private WeightSums<float> {
 WinogradSums::WinogradSums(const Problem& problem, Isa isa, int threads)
     : WeightSums(problem, tiles<float>(isa), swapped_suits(problem, tiles<float>(isa))),
       tiling_(p_.geometry, Operation::conv_transpose),
-      x_{p_.x, p_.geometry.x_channels, p_.x.channel == 1 || p_.geometry.x_channels == 1},
-      y_{p_.y, p_.geometry.y_channels, p_.y.channel == 1 || p_.geometry.y_channels == 1},
+      x_{{*tiles_, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, tiling_.whole_input(), 1, 1, 0},
+         p_.geometry.x_channels,
+         p_.x.channel == 1 || p_.geometry.x_channels == 1,
+         false},
+      y_{{*tiles_, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, tiling_.whole_output(), 1, 1, 0},
+         p_.geometry.y_channels,
+         p_.y.channel == 1 || p_.geometry.y_channels == 1,
+         false},
       exact_(make_exact_plan(p_, isa, threads)) {
+  const Geometry& g = p_.geometry;
   choose_units(threads);
   const int64_t real = sizeof(float);
   // An odd number of cache lines spreads the rows of a panel over all sets of the L1 cache.
   const auto pitch_of = [&](int64_t channels) { return round_up(round_up(channels, 16) + 16, 32) - 16; };
   const int64_t of_n = pitch_of(unit_panels_ * width()), of_m = pitch_of(unit_rows_);
   x_.pitch = swapped_ ? of_n : of_m, y_.pitch = swapped_ ? of_m : of_n;
-  sums_part_ = layout_.shared(sums_bytes());
+  sums_part_ = layout_.shared(parts_ * sums_bytes());
   zeros_part_ = layout_.shared(std::max(x_.pitch, y_.pitch) * real);
-  int64_t x_box = block_.sample.size(), y_box = x_box;
-  for (int a = 0; a < kAxes; ++a) {
-    const WinogradAxis& axis = tiling_.axis[a];
-    x_box *= block_.tile[a].size() * axis.results + (axis.transformed ? 1 : 0);
-    y_box *= block_.tile[a].size() * axis.results * axis.stride;
+  // What several units read is boxed once.
+  const int64_t of_phases = parts_of(phases(), unit_phases_), of_panels = parts_of(panels_, unit_panels_),
+                of_rows = parts_of(m_, unit_rows_);
+  x_.boxed_at_once = of_phases * (swapped_ ? of_rows : of_panels) > 1,
+  y_.boxed_at_once = of_phases * (swapped_ ? of_panels : of_rows) > 1;
+  for (Side* side : {&x_, &y_}) {
+    int64_t lengths[kAxes];
+    side == &x_ ? tiling_.most_read(block_, lengths) : tiling_.most_written(block_, lengths);
+    if (side->in_place) continue;
+    side->rows.set_room(side->boxed_at_once ? g.groups * side->channels : side->channels);
+    side->box = side->boxed_at_once ? layout_.shared(side->rows.box_bytes(g.batch))
+                                    : layout_.per_thread(side->rows.box_bytes(block_.sample.size(), lengths));
   }
-  x_.box = layout_.per_thread(x_.in_place ? 0 : x_box * x_.pitch * real);
-  y_.box = layout_.per_thread(y_.in_place ? 0 : y_box * y_.pitch * real);
   x_.transformed = layout_.per_thread(tiling_.points * block_.tiles() * x_.pitch * real);
   y_.transformed = layout_.per_thread(unit_phases_ * tiling_.points * block_.tiles() * y_.pitch * real);
   products_part_ = layout_.per_thread(unit_sums() * real);
@@ -114,15 +134,26 @@ void WinogradSums::choose_units(int threads) {
       if (suits()) return;
     for (; unit_panels_ > 1; --unit_panels_)
       if (suits()) return;
-    for (int64_t slices = 1; unit_rows_ > tallest; ++slices) {
-      unit_rows_ = std::min(round_up(parts_of(m_, slices), tallest), m_);
-      if (suits()) return;
-    }
+    for (int64_t slices = 1; slices <= parts_of(m_, tallest); ++slices)
+      for (const int64_t multiple : {tallest, int64_t(1)}) {
+        unit_rows_ = std::min(round_up(parts_of(m_, slices), multiple), m_);
+        if (suits()) return;
+      }
   };
   const auto fits = [&] { return unit_sums() * real <= kSumsBytes; };
   choose(fits);
   const int64_t channels = unit_rows_ + unit_phases_ * unit_panels_ * width();
-  block_ = tiling_.cut(g.batch, std::clamp(kTransformedBytes / (tiling_.points * channels * real), kMinTiles, kMaxTiles));
+  const int64_t room = std::clamp(kTransformedBytes / (tiling_.points * channels * real), kMinTiles, kMaxTiles);
+  // Where sums are few, threads may share out blocks instead, each of which then is boxed once.
+  const int64_t parts = parts_of(kItems, g.groups);
+  if (units() == g.groups && !(x_.in_place && y_.in_place) && tiling_.count(g.batch) >= parts * kTilesOfPart)
+    for (int64_t tiles = room; tiles >= kMinTiles; tiles = tiles * 15 / 16) {
+      block_ = tiling_.cut(g.batch, tiles);
+      parts_ = parts;
+      if (block_count() >= parts && 7 * round_up(block_count(), parts) <= 8 * block_count()) return;
+    }
+  parts_ = 1;
+  block_ = tiling_.cut(g.batch, room);
   choose([&] {
     const bool even = 7 * round_up(phases(), unit_phases_) <= 8 * phases() && 7 * round_up(panels_, unit_panels_) <= 8 * panels_;
     return fits() && even && shared_evenly(units(), flops, threads);
@@ -130,7 +161,8 @@ void WinogradSums::choose_units(int threads) {
 }
 
 int64_t WinogradSums::units() const {
-  return p_.geometry.groups * parts_of(phases(), unit_phases_) * parts_of(panels_, unit_panels_) * parts_of(m_, unit_rows_);
+  return parts_ * p_.geometry.groups * parts_of(phases(), unit_phases_) * parts_of(panels_, unit_panels_) *
+         parts_of(m_, unit_rows_);
 }
 
 WinogradSums::Unit WinogradSums::unit(int64_t index) const {
@@ -141,14 +173,16 @@ WinogradSums::Unit WinogradSums::unit(int64_t index) const {
   };
   Unit u;
   u.m = take(m_, unit_rows_), u.panel = take(panels_, unit_panels_), u.phase = take(phases(), unit_phases_);
-  u.group = index;
+  u.group = index % p_.geometry.groups, u.part = index / p_.geometry.groups;
+  u.block = {u.part * block_count() / parts_, (u.part + 1) * block_count() / parts_};
   return u;
 }
 
 bool WinogradSums::pays() const {
   const Least& least = kLeast[tiling_.axes - 1];
+  if (!(x_.in_place && y_.in_place) && m_ * n_ * p_.geometry.groups < kLeastBoxedPairs) return false;
   return std::min(m_, n_) >= least.channels && m_ * n_ >= least.pairs && tiling_.saved() >= 1.25 &&
-         tiling_.count(p_.geometry.batch) >= least.tiles;
+         tiling_.count(p_.geometry.batch) * tiling_.results >= least.results;
 }
 
 std::string WinogradSums::describe() const {
@@ -156,7 +190,7 @@ std::string WinogradSums::describe() const {
   return text(tiling_.points) + " products for " + text(tiling_.results) + " of y, tile " + text(tiles_->max_rows[vectors_]) +
          "x" + text(width()) + (swapped_ ? " (y by x)" : " (x by y)") + ", block " + text(block_.sample.size()) + "x" +
          text(block_.tile[0].size()) + "x" + text(block_.tile[1].size()) + "x" + text(block_.tile[2].size()) + " tiles, " +
-         text(units()) + " units";
+         text(parts_) + " parts, " + text(units()) + " units";
 }
 
 void WinogradSums::run(const Buffers& buffers, const Parallel& parallel) const {
@@ -164,28 +198,39 @@ void WinogradSums::run(const Buffers& buffers, const Parallel& parallel) const {
   float* sums = layout_.at<float>(workspace, sums_part_);
   std::fill_n(layout_.at<float>(workspace, zeros_part_), std::max(x_.pitch, y_.pitch), 0.f);
   std::atomic<bool> finite{true};
+  for (const Side* side : {&x_, &y_})
+    if (!side->in_place && side->boxed_at_once)
+      side->rows.load_all(side == &x_ ? buffers.x : buffers.y, p_.geometry.batch, p_.geometry.groups, kSliceBytes,
+                          layout_.at<float>(workspace, side->box), parallel, finite);
   parallel.for_each(units(), [&](int64_t index, int thread) {
     if (finite && !sum_unit(buffers, unit(index), sums, layout_.thread(workspace, thread))) finite = false;
   });
-  if (finite) return store(buffers, parallel, sums, 1);
+  if (finite) return store(buffers, parallel, sums, parts_);
   exact_->run(buffers, parallel);
 }
 
-// The rows of a block, with the channels that a unit takes: in the tensor, or brought to a box.
-TileRows WinogradSums::load(const Side& side, const void* tensor, const TileBlock& b, const Unit& u, std::byte* scratch) const {
+// The rows of a block, from the first channel on that a unit takes.
+RowView<float> WinogradSums::load(const Side& side, const Buffers& buffers, const TileBlock& b, const Unit& u,
+                                  std::byte* scratch) const {
+  const void* tensor = &side == &x_ ? buffers.x : buffers.y;
   const Range c = channels(side, u);
-  const float* origin = static_cast<const float*>(tensor) + (u.group * side.channels + c.begin) * side.strides.channel;
-  if (side.in_place) return {origin, side.strides.outer, {side.strides.axis[0], side.strides.axis[1], side.strides.axis[2]}};
-  Range positions[kAxes];
-  &side == &x_ ? tiling_.positions_read(b, positions) : tiling_.positions_written(b, positions);
-  return load_tile_rows(*tiles_, origin, side.strides, c.size(), b.sample, positions, layout_.at<float>(scratch, side.box),
-                        side.pitch);
+  const int64_t first = u.group * side.channels + c.begin;
+  std::atomic<bool> ignored{true};
+  if (!side.in_place && !side.boxed_at_once)
+    return side.rows.load(tensor, first, c.size(), b.sample.begin, b.sample.end,
+                          &side == &x_ ? tiling_.positions_read(b) : tiling_.positions_written(b),
+                          layout_.at<float>(scratch, side.box), ignored);
+  RowView<float> view = side.in_place
+                            ? side.rows.view(tensor, 0)
+                            : side.rows.view_all(layout_.at<float>(static_cast<std::byte*>(buffers.workspace), side.box));
+  view.origin += first * view.channel;
+  return view;
 }
 
 // x[point][tile][c] and y[phase][point][tile][c] of a block; returns whether all is finite.
 bool WinogradSums::transform(const Buffers& buffers, const TileBlock& b, const Unit& u, std::byte* scratch) const {
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
-  const TileRows x = load(x_, buffers.x, b, u, scratch), y = load(y_, buffers.y, b, u, scratch);
+  const RowView<float> x = load(x_, buffers, b, u, scratch), y = load(y_, buffers, b, u, scratch);
   float* to = layout_.at<float>(scratch, x_.transformed);
   alignas(64) float check[kMaxLanes] = {};
   const float* rows[kMostPoints];
@@ -225,15 +270,14 @@ void WinogradSums::add_products(const TileBlock& b, const Unit& u, bool add, std
 
 // Returns whether all is finite.
 bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, std::byte* scratch) const {
-  const int64_t batch = p_.geometry.batch, blocks = tiling_.block_count(batch, block_);
-  for (int64_t block = 0; block < blocks; ++block) {
+  for (int64_t block = u.block.begin; block < u.block.end; ++block) {
     int64_t index = block;
-    const TileBlock b = tiling_.take_block(index, batch, block_);
+    const TileBlock b = tiling_.take_block(index, p_.geometry.batch, block_);
     if (!transform(buffers, b, u, scratch)) return false;
-    add_products(b, u, block > 0, scratch);
+    add_products(b, u, block > u.block.begin, scratch);
   }
   const float* products = layout_.at<float>(scratch, products_part_);
-  sums += u.group * group_sums() + u.m.begin * pitch_;
+  sums += (u.part * p_.geometry.groups + u.group) * group_sums() + u.m.begin * pitch_;
   const int64_t of_panel = u.m.size() * width(), point = u.panel.size() * of_panel;
   for (int64_t phase = u.phase.begin; phase < u.phase.end; ++phase, products += tiling_.points * point)
     for (int64_t panel = u.panel.begin; panel < u.panel.end; ++panel)

@@ -84,20 +84,38 @@ TileBlock WinogradTiles::take_block(int64_t& index, int64_t batch, const TileBlo
   return block;
 }
 
-void WinogradTiles::positions_read(const TileBlock& b, Range* positions) const {
+Region WinogradTiles::positions_read(const TileBlock& b) const {
+  Region region;
   for (int a = 0; a < kAxes; ++a) {
     const int64_t last = axis[a].read(b.tile[a].end - 1, axis[a].points - 1, axis[a].forward ? 0 : axis[a].stride - 1);
-    positions[a] = {std::max<int64_t>(axis[a].read(b.tile[a].begin, 0, 0), 0), std::min(last + 1, axis[a].in_extent)};
+    region.begin[a] = std::max<int64_t>(axis[a].read(b.tile[a].begin, 0, 0), 0);
+    region.end[a] = std::min(last + 1, axis[a].in_extent);
   }
+  return region;
 }
 
-void WinogradTiles::positions_written(const TileBlock& b, Range* positions) const {
+Region WinogradTiles::positions_written(const TileBlock& b) const {
+  Region region;
   for (int a = 0; a < kAxes; ++a) {
     const int64_t first = axis[a].write(b.tile[a].begin, 0, 0);
-    const int64_t end = first + b.tile[a].size() * axis[a].results * axis[a].out_step();
-    positions[a] = {std::max<int64_t>(first, 0), std::min(end, axis[a].out_extent)};
+    region.begin[a] = std::max<int64_t>(first, 0);
+    region.end[a] = std::min(first + b.tile[a].size() * axis[a].results * axis[a].out_step(), axis[a].out_extent);
   }
+  return region;
 }
+
+void WinogradTiles::most_read(const TileBlock& largest, int64_t* lengths) const {
+  for (int a = 0; a < kAxes; ++a)
+    lengths[a] = (largest.tile[a].size() * axis[a].results + (axis[a].transformed ? 1 : 0)) * axis[a].in_step();
+}
+
+void WinogradTiles::most_written(const TileBlock& largest, int64_t* lengths) const {
+  for (int a = 0; a < kAxes; ++a) lengths[a] = largest.tile[a].size() * axis[a].results * axis[a].out_step();
+}
+
+Region WinogradTiles::whole_input() const { return {{}, {axis[0].in_extent, axis[1].in_extent, axis[2].in_extent}}; }
+
+Region WinogradTiles::whole_output() const { return {{}, {axis[0].out_extent, axis[1].out_extent, axis[2].out_extent}}; }
 
 bool winograd_allowed(const Problem& p) {
   static const bool enabled = [] {
@@ -105,23 +123,6 @@ bool winograd_allowed(const Problem& p) {
     return !value || std::strcmp(value, "0") != 0;
   }();
   return enabled && p.transforms_allowed;
-}
-
-TileRows load_tile_rows(const Tiles<float>& tiles, const float* tensor, const Strides& strides, int64_t channels,
-                        const Range& sample, const Range* positions, float* box, int64_t pitch) {
-  Box shape{{}, {strides.axis[0], strides.axis[1], strides.axis[2]}, channels, strides.channel};
-  for (int a = 0; a < kAxes; ++a) {
-    shape.extent[a] = positions[a].size();
-    if (shape.extent[a] <= 0) return {};
-    tensor += positions[a].begin * strides.axis[a];
-  }
-  const int64_t line = shape.extent[2] * pitch, plane = shape.extent[1] * line;
-  TileRows rows{box, shape.extent[0] * plane, {plane, line, pitch}};
-  for (int64_t n = sample.begin; n < sample.end; ++n, box += rows.sample)
-    load_box(tiles, Type::f32, tensor + n * strides.outer, shape, box, pitch);
-  rows.origin -= sample.begin * rows.sample;
-  for (int a = 0; a < kAxes; ++a) rows.origin -= positions[a].begin * rows.axis[a];
-  return rows;
 }
 
 }  // namespace torch_ext::cpu

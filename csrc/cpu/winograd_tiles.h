@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "csrc/cpu/cpu.h"
-#include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
+#include "csrc/cpu/rows.h"
 
 namespace torch_ext::cpu {
 
@@ -75,12 +75,6 @@ struct TileBlock {
   }
 };
 
-// Where rows of channels lie: position 0 of sample 0, and the strides from there.
-struct TileRows {
-  const float* origin;
-  int64_t sample, axis[kAxes];
-};
-
 // The tiles of a problem.
 struct WinogradTiles {
   // Whether there are any: along each axis the kernel is two strides long, or nothing is to be transformed.
@@ -112,8 +106,13 @@ struct WinogradTiles {
     list_rows(at, result_extent, origin, elsewhere, rows);
   }
   // The positions that a block reads, and writes, in all phases.
-  void positions_read(const TileBlock& block, Range* positions) const;
-  void positions_written(const TileBlock& block, Range* positions) const;
+  Region positions_read(const TileBlock& block) const;
+  Region positions_written(const TileBlock& block) const;
+  // As many along each axis, of the largest block; and all that there are.
+  void most_read(const TileBlock& largest, int64_t* lengths) const;
+  void most_written(const TileBlock& largest, int64_t* lengths) const;
+  Region whole_input() const;
+  Region whole_output() const;
 
   WinogradAxis axis[kAxes];
   int axes = 0;                     // that are transformed
@@ -137,9 +136,5 @@ struct WinogradTiles {
 
 // Whether kernels may choose it: TORCH_EXT_WINOGRAD=0 and who wants the same bits for a sample in any batch do not want it.
 bool winograd_allowed(const Problem& problem);
-
-// Brings some channels of positions of x or y, of which `tensor` is the first, to rows of a box.
-TileRows load_tile_rows(const Tiles<float>& tiles, const float* tensor, const Strides& strides, int64_t channels,
-                        const Range& sample, const Range* positions, float* box, int64_t pitch);
 
 }  // namespace torch_ext::cpu
