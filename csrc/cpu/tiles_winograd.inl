@@ -106,24 +106,28 @@ void winograd_spread_checked(const typename V::Real* const* from, typename V::Re
   V::store(check, V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
 }
 
-// From rows `pitch` apart to rows anywhere.
+// From rows `pitch` apart to rows anywhere, or added to them.
 template <class V, class T, int Axes>
-void winograd_gather(const typename V::Real* from, int64_t pitch, typename V::Real* const* to, int64_t count) {
+void winograd_gather(const typename V::Real* from, int64_t pitch, typename V::Real* const* to, int64_t count, bool add) {
   constexpr int points = winograd_power<T::kFrom>(Axes), rows = winograd_power<T::kTo>(Axes);
   for (int64_t i = 0; i < count; i += V::lanes) {
     typename V::Reg m[points];
     TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) m[k] = V::load_first(from + k * pitch + i, count - i);
     winograd_axes<V, T, Axes, 1>(m, [&](const typename V::Reg* values) __attribute__((always_inline)) {
-      TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) V::store_first(to[k] + i, count - i, values[k]);
+      TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) {
+        auto value = values[k];
+        if (add) value = V::add(V::load_first(to[k] + i, count - i), value);
+        V::store_first(to[k] + i, count - i, value);
+      }
     });
   }
 }
 
 template <class V, int... Axes>
 constexpr void fill_winograd(Tiles<typename V::Real>& table, std::integer_sequence<int, Axes...>) {
-  ((table.winograd_weights[Axes + 1] = winograd_spread<V, WinogradWeights<V>, Axes + 1>), ...);
-  ((table.winograd_input[Axes + 1] = winograd_spread_checked<V, WinogradInput<V>, Axes + 1>), ...);
-  ((table.winograd_output[Axes + 1] = winograd_gather<V, WinogradOutput<V>, Axes + 1>), ...);
-  ((table.winograd_output_gradient[Axes + 1] = winograd_spread_checked<V, WinogradOutputGradient<V>, Axes + 1>), ...);
-  ((table.winograd_weights_gradient[Axes + 1] = winograd_gather<V, WinogradWeightsGradient<V>, Axes + 1>), ...);
+  ((table.winograd_weights[Axes] = winograd_spread<V, WinogradWeights<V>, Axes>), ...);
+  ((table.winograd_input[Axes] = winograd_spread_checked<V, WinogradInput<V>, Axes>), ...);
+  ((table.winograd_output[Axes] = winograd_gather<V, WinogradOutput<V>, Axes>), ...);
+  ((table.winograd_output_gradient[Axes] = winograd_spread_checked<V, WinogradOutputGradient<V>, Axes>), ...);
+  ((table.winograd_weights_gradient[Axes] = winograd_gather<V, WinogradWeightsGradient<V>, Axes>), ...);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_transpose and backward_data with kernel = 2 * stride (k4 s2, k8 s4, k16 s8): every phase has two taps along each axis, and
-// Winograd's F(3, 2) computes three of its results with four products instead of six: 1.5 times fewer for each axis.
+// conv_transpose and backward_data with a kernel of up to two strides: phases with two taps along an axis (all of them for k4 s2,
+// k8 s4, k16 s8, some for k3 s2, k5 s3), of which Winograd's F(3, 2) computes three results with four products instead of
+// six: 1.5 times fewer for each such axis.
 //
 // With o + offset = s*q + r, result o of phase r of conv_transpose is x[q-1]*w[r+s] + x[q]*w[r]: all phases share the same two
 // inputs. Result i of backward_data is the sum over the phases of z[i]*w[r] + z[i+1]*w[r+s], where z[q] = y[s*q + r - offset]:
@@ -8,7 +9,9 @@
 // w[r+s]):
 //   m0 = (d0 - d2) g0      m1 = (d1 + d2) (g0 + g1)/2      m2 = (d2 - d1) (g0 - g1)/2      m3 = (d1 - d3) g1
 //   y0 = m0 + m1 + m2      y1 = m1 - m2                    y2 = m1 + m2 - m3
-// (Winograd 1980, on the points 0, 1, -1 and infinity). Nested over the axes, the products are matrix products over channels.
+// (Winograd 1980, on the points 0, 1, -1 and infinity). Nested over the axes, the products are matrix products over channels. The
+// phases that have two taps along the same axes are a class, with a transform of its own; the last class may have none, and then
+// its products are of the input as it is.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -34,6 +37,9 @@ struct Least {
   int64_t channels, pairs, results;
 };
 constexpr Least kLeast[] = {{48, 4096, 512}, {16, 512, 1024}, {16, 256, 5120}};
+// And by how much products must be fewer. Where phases differ in their taps, input is transformed for each class of them.
+constexpr Least kLeastOfClasses[] = {{64, 8192, 1024}, {64, 8192, 1024}, {64, 8192, 16384}};
+constexpr double kLeastSaved = 1.25, kLeastSavedOfClasses = 1.45;
 
 class Winograd final : public Plan {
  public:
@@ -51,47 +57,68 @@ class Winograd final : public Plan {
     int64_t group, first_panel, last_panel;
   };
 
+  // The products of a class for a panel: of one phase of conv_transpose, or of all phases, which backward_data sums.
+  struct Pass {
+    const WinogradTiles& of;
+    TileBlock tiles;
+    RowView<float> in;
+    int64_t vectors, columns;  // of the panel
+    float* origin;             // of its results: position 0 of sample 0, in the tensor or in a box
+    Strides to;
+    Coordinates phase;
+    bool add;  // to the results of other classes
+  };
+
   // Tiles of a block at most.
   int64_t room() const {
-    const int64_t of_tile = int64_t(in_phases_.size()) * tiling_.points * pitch_ * int64_t(sizeof(float));
+    int64_t rows = 0;
+    for (const WinogradTiles& c : classes_) rows = std::max(rows, phases_summed(c) * c.points * (grid().results / c.results));
+    const int64_t of_tile = rows * pitch_ * int64_t(sizeof(float));
     return std::clamp<int64_t>(kInputBytes / of_tile, 1, kMaxTiles);
   }
   void choose_blocks(int threads);
   int64_t items() const;
   Block block(int64_t index) const;
-  bool transform_input(const Buffers& buffers, const Block& block, std::byte* scratch) const;
-  void multiply(const Block& block, const float* weights, int64_t vectors, const float* bias, Upcoming results,
-                std::byte* scratch) const;
-  Upcoming results_ahead(const Buffers& buffers, const Block& block, int64_t panel, const Coordinates& phase) const;
-  void store_results(const Buffers& buffers, const Block& block, int64_t panel, const Coordinates& phase,
-                     std::byte* scratch) const;
+  RowView<float> load_input(const Buffers& buffers, const Block& block, std::byte* scratch) const;
+  bool transform_input(const Buffers& buffers, const Pass& pass, std::byte* scratch) const;
+  void set_results(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch, Pass& pass) const;
+  void multiply(const Buffers& buffers, const Pass& pass, const float* weights, const float* bias, std::byte* scratch) const;
+  Upcoming results_ahead(const Pass& pass) const;
+  void store_results(const Pass& pass, std::byte* scratch) const;
   void store_output(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch) const;
   void run_block(const Buffers& buffers, const Block& block, const float* weights, std::byte* scratch,
                  std::atomic<bool>& finite) const;
+  // The box of a panel; several of a block are there where it takes more than a class of phases to fill them.
+  float* out_box(const Block& block, int64_t panel, std::byte* scratch) const {
+    return layout_.at<float>(scratch, out_part_) + (classes_.size() > 1 ? panel - block.first_panel : 0) * box_floats_;
+  }
   // What one sum of a register tile takes of the input: some phases, or some channels of one.
   struct Sum {
     int64_t phases, channels;
   };
-  Sum sum_of(int64_t vectors) const {
+  Sum sum_of(int64_t phases, int64_t vectors) const {
     const int64_t most = std::clamp<int64_t>(kPanelBytes / (vectors * lanes() * int64_t(sizeof(float))), 8, kMaxTerms);
-    return {std::clamp<int64_t>(most / depth_, 1, int64_t(in_phases_.size())), even_part(depth_, most)};
+    return {std::clamp<int64_t>(most / depth_, 1, phases), even_part(depth_, most)};
   }
 
   int64_t lanes() const { return tiles_->lanes; }
+  const WinogradTiles& grid() const { return classes_[0]; }
+  // Of a class, that make the same results.
+  int64_t phases_summed(const WinogradTiles& c) const { return forward_ ? 1 : int64_t(c.phases.size()); }
 
   Problem p_;
   const Tiles<float>* tiles_;
   bool forward_;
   Strides in_, out_;
   int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
-  WinogradTiles tiling_;
-  std::vector<Coordinates> in_phases_, out_phases_;
+  std::vector<WinogradTiles> classes_;
   Rows<float> rows_;  // of the input
   WinogradPanels weights_;
   int64_t width_, panels_;  // columns of a panel, panels of a group
   TileBlock block_{};       // the first one
   int64_t panels_per_item_;
-  int64_t pitch_;  // of a row of transformed input
+  int64_t pitch_;       // of a row of transformed input
+  int64_t box_floats_;  // of the results of a panel
   bool in_place_input_, in_place_output_;
   std::shared_ptr<const Plan> exact_;  // for non-finite values, which a transform would spread
   Layout layout_;
@@ -107,22 +134,24 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
       out_(forward_ ? p_.y : p_.x),
       depth_(forward_ ? p_.geometry.x_channels : p_.geometry.y_channels),
       columns_(forward_ ? p_.geometry.y_channels : p_.geometry.x_channels),
-      tiling_(p_.geometry, p_.operation),
-      rows_(*tiles_, p_.type, in_, tiling_.axis[2].in_extent, depth_, tiling_.whole_input(), 1, 1, 0),
-      weights_(p_, tiling_, *tiles_),
+      classes_(WinogradTiles::of_all_phases(p_.geometry, p_.operation)),
+      rows_(*tiles_, p_.type, in_, grid().axis[2].in_extent, depth_, grid().whole_input(), 1, 1, 0),
+      weights_(p_, classes_, *tiles_),
       width_(weights_.width()),
       panels_(weights_.count()) {
   const Geometry& g = p_.geometry;
-  in_phases_ = out_phases_ = {{0, 0, 0}};
-  (forward_ ? out_phases_ : in_phases_) = tiling_.phases;
   pitch_ = row_pitch(depth_, sizeof(float));
   in_place_input_ = in_.channel == 1 || depth_ == 1;
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   choose_blocks(threads);
 
-  const int64_t tiles = block_.tiles();
-  int64_t read[kAxes], written[kAxes];
-  tiling_.most_read(block_, read), tiling_.most_written(block_, written);
+  int64_t read[kAxes], written[kAxes], input = 0, products = 0, pointers = 0;
+  grid().most_read(block_, read), grid().most_written(block_, written);
+  for (const WinogradTiles& c : classes_) {
+    const int64_t tiles = c.cover(block_, grid()).tiles();
+    input = std::max(input, phases_summed(c) * c.points * tiles), products = std::max(products, c.points * tiles);
+    pointers = std::max(pointers, (phases_summed(c) + 1) * tiles);
+  }
   rows_.set_room(depth_);
   const int64_t real = sizeof(float);
   exact_ = make_exact_plan(p_, isa, threads);
@@ -131,11 +160,11 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
   panels_part_ = layout_.shared(weights_.stage_bytes());
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : rows_.box_bytes(block_.sample.size(), read));
-  input_part_ = layout_.per_thread(int64_t(in_phases_.size()) * tiling_.points * tiles * pitch_ * real);
-  products_part_ = layout_.per_thread(tiling_.points * tiles * width_ * real);
-  out_part_ =
-      layout_.per_thread(in_place_output_ ? 0 : block_.sample.size() * written[0] * written[1] * written[2] * width_ * real);
-  pointers_part_ = layout_.per_thread((int64_t(in_phases_.size()) + 1) * tiles * int64_t(sizeof(void*)));
+  input_part_ = layout_.per_thread(input * pitch_ * real);
+  products_part_ = layout_.per_thread(products * width_ * real);
+  box_floats_ = in_place_output_ ? 0 : block_.sample.size() * written[0] * written[1] * written[2] * width_;
+  out_part_ = layout_.per_thread((classes_.size() > 1 ? panels_per_item_ : 1) * box_floats_ * real);
+  pointers_part_ = layout_.per_thread(pointers * int64_t(sizeof(void*)));
   nowhere_part_ = layout_.per_thread(width_ * real);
   layout_.finish(threads);
 }
@@ -144,23 +173,24 @@ void Winograd::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
   const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
   // Items of all panels transform their input once. Only where these would have too few tiles, an item is one panel.
-  for (const int64_t panels : {panels_, int64_t(1)}) {
+  for (int64_t panels : {panels_, int64_t(1)}) {
+    if (forward_ && !in_place_output_ && classes_.size() > 1) panels = 1;  // else boxes of all phases
     panels_per_item_ = panels;
     const int64_t least = std::min(room(), panels > 1 ? kFewTiles : kMinTiles);
     for (int64_t tiles = room(); tiles >= least; tiles = tiles * 15 / 16) {
-      block_ = tiling_.cut(g.batch, tiles);
+      block_ = grid().cut(g.batch, tiles);
       if (shared_evenly(items(), flops, threads)) return;
     }
   }
 }
 
 int64_t Winograd::items() const {
-  return tiling_.block_count(p_.geometry.batch, block_) * p_.geometry.groups * parts_of(panels_, panels_per_item_);
+  return grid().block_count(p_.geometry.batch, block_) * p_.geometry.groups * parts_of(panels_, panels_per_item_);
 }
 
 // Panels outermost: what threads compute at the same time shares its weights in the outer caches.
 Winograd::Block Winograd::block(int64_t index) const {
-  Block b{tiling_.take_block(index, p_.geometry.batch, block_), index % p_.geometry.groups, 0, 0};
+  Block b{grid().take_block(index, p_.geometry.batch, block_), index % p_.geometry.groups, 0, 0};
   b.first_panel = index / p_.geometry.groups * panels_per_item_;
   b.last_panel = std::min(b.first_panel + panels_per_item_, panels_);
   return b;
@@ -169,16 +199,18 @@ Winograd::Block Winograd::block(int64_t index) const {
 // Fewer products against more weights to read: transformed weights are (points/2)^axes times as large, and each call writes them
 // once and reads them once a block.
 bool Winograd::pays() const {
-  const Least& least = kLeast[tiling_.axes - 1];
+  const bool one_class = classes_.size() == 1;
+  const Least& least = (one_class ? kLeast : kLeastOfClasses)[grid().axes - 1];
   if (std::min(depth_, columns_) < least.channels || depth_ * columns_ < least.pairs) return false;
-  const int64_t tiles = tiling_.count(p_.geometry.batch);
+  if (grid().saved(p_.geometry) < (one_class ? kLeastSaved : kLeastSavedOfClasses)) return false;
+  const int64_t tiles = grid().count(p_.geometry.batch);
   const int64_t results = room() < kFewTiles ? 4 * least.results : least.results;
-  return tiling_.saved() >= 1.25 && (p_.prepacked ? tiles >= kLeastTiles : tiles * tiling_.results >= results);
+  return p_.prepacked ? tiles >= kLeastTiles : tiles * grid().results >= results;
 }
 
 std::string Winograd::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
-  return text(tiling_.points) + " products for " + text(tiling_.results) + " results, block " + text(block_.sample.size()) + "x" +
+  return text(int64_t(classes_.size())) + " classes of phases, block " + text(block_.sample.size()) + "x" +
          text(block_.tile[0].size()) + "x" + text(block_.tile[1].size()) + "x" + text(block_.tile[2].size()) + " tiles, " +
          text(items()) + " items";
 }
@@ -222,60 +254,76 @@ void Winograd::pack(const Buffers& buffers, const Parallel& parallel, void* pack
   header->finite = weights_.pack(buffers.w, parallel, panels.data(), reinterpret_cast<float*>(header + 1));
 }
 
-// input[phase][point][tile][c] of a block; returns whether it is finite.
-bool Winograd::transform_input(const Buffers& buffers, const Block& b, std::byte* scratch) const {
-  const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
+RowView<float> Winograd::load_input(const Buffers& buffers, const Block& b, std::byte* scratch) const {
   const void* tensor = forward_ ? buffers.x : buffers.y;
   std::atomic<bool> ignored{true};
-  const RowView<float> in = in_place_input_
-                                ? rows_.view(tensor, b.group)
-                                : rows_.load(tensor, b.group * depth_, depth_, b.sample.begin, b.sample.end,
-                                             tiling_.positions_read(b), layout_.at<float>(scratch, box_part_), ignored);
+  if (in_place_input_) return rows_.view(tensor, b.group);
+  return rows_.load(tensor, b.group * depth_, depth_, b.sample.begin, b.sample.end, grid().positions_read(b),
+                    layout_.at<float>(scratch, box_part_), ignored);
+}
+
+// input[phase][point][tile][c] of the tiles of a class; returns whether it is finite.
+bool Winograd::transform_input(const Buffers& buffers, const Pass& pass, std::byte* scratch) const {
+  const WinogradTiles& c = pass.of;
+  if (c.axes == 0) return true;  // taken as it is
+  const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
   float* input = layout_.at<float>(scratch, input_part_);
-  const int64_t pitch = b.tiles() * pitch_;
+  const int64_t pitch = pass.tiles.tiles() * pitch_;
   alignas(64) float check[kMaxLanes] = {};
-  for (const Coordinates& phase : in_phases_) {
+  for (int64_t phase = 0; phase < phases_summed(c); ++phase) {
     float* to = input;
-    b.for_each([&](int64_t n, const Coordinates& tile) {
-      const float* rows[kMostPoints];
-      tiling_.list_points(tile, phase, in.axis, in.origin + n * in.sample, zeros, rows);
-      tiles_->winograd_input[tiling_.axes](rows, to, pitch, depth_, check);
-      to += pitch_;
-    });
-    input += tiling_.points * pitch;
+    c.each_points(pass.tiles, c.phases[size_t(phase)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
+                  [&](const float* const* rows) {
+                    tiles_->winograd_input[c.axes](rows, to, pitch, depth_, check);
+                    to += pitch_;
+                  });
+    input += c.points * pitch;
   }
   return std::all_of(check, check + lanes(), [](float v) { return v == 0; });
 }
 
 // products[point][tile][n] = sum over the phases of the input of input[phase][point][tile] * weights[phase][point], the bias in
-// the product that every result contains once.
-void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, const float* bias, Upcoming results,
+// the product that every result contains once. Where nothing is transformed, of the input itself, into the results.
+void Winograd::multiply(const Buffers& buffers, const Pass& pass, const float* weights, const float* bias,
                         std::byte* scratch) const {
-  const int64_t tiles = b.tiles(), width = vectors * lanes(), phases = int64_t(in_phases_.size());
+  const WinogradTiles& c = pass.of;
+  const int64_t tiles = pass.tiles.tiles(), width = pass.vectors * lanes(), phases = phases_summed(c);
+  const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
+  float* nowhere = layout_.at<float>(scratch, nowhere_part_);
   const float* input = layout_.at<float>(scratch, input_part_);
   float* products = layout_.at<float>(scratch, products_part_);
   const float** rows = layout_.at<const float*>(scratch, pointers_part_);
   float** out = const_cast<float**>(rows) + phases * tiles;
   alignas(64) static constexpr float kNothing[kMaxVectors * kMaxLanes] = {};
   int64_t ones = 0;
-  for (const WinogradAxis& a : tiling_.axis) ones = ones * a.points + (a.transformed ? 1 : 0);
-  const Sum sum = sum_of(vectors);
-  const int64_t count = parts_of(tiles, tiles_->max_rows[vectors]);
+  for (const WinogradAxis& a : c.axis) ones = ones * a.points + (a.transformed ? 1 : 0);
+  const Sum sum = sum_of(phases, pass.vectors);
+  const int64_t count = parts_of(tiles, tiles_->max_rows[pass.vectors]);
   const float* panels[kMaxTerms];
-  const int64_t points = tiling_.points;
-  for (int64_t point = 0; point < points; ++point) {
-    for (int64_t t = 0; t < tiles; ++t) out[t] = products + (point * tiles + t) * width;
+  const bool as_it_is = c.axes == 0;
+  Upcoming results = results_ahead(pass);
+  for (int64_t point = 0; point < c.points; ++point) {
+    float** to = out;
+    if (as_it_is)
+      c.each_results(pass.tiles, pass.phase, pass.origin, pass.to.outer, pass.to.axis, nowhere,
+                     [&](float* const* row) { *to++ = *row; });
+    for (int64_t t = 0; !as_it_is && t < tiles; ++t) out[t] = products + (point * tiles + t) * width;
     for (int64_t phase = 0; phase < phases; phase += sum.phases)
-      for (int64_t c = 0; c < depth_; c += sum.channels) {
-        const int64_t summed = std::min(sum.phases, phases - phase), depth = std::min(sum.channels, depth_ - c);
+      for (int64_t first = 0; first < depth_; first += sum.channels) {
+        const int64_t summed = std::min(sum.phases, phases - phase), depth = std::min(sum.channels, depth_ - first);
         for (int64_t k = 0; k < summed; ++k) {
-          panels[k] = weights + k * depth_ * width;
-          for (int64_t t = 0; t < tiles; ++t)
-            rows[k * tiles + t] = input + (((phase + k) * points + point) * tiles + t) * pitch_ + c;
+          panels[k] = weights + k * depth_ * width - first * width;
+          const float** from = rows + k * tiles;
+          if (as_it_is)
+            c.each_points(pass.tiles, c.phases[size_t(phase + k)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
+                          [&](const float* const* row) { *from++ = *row; });
+          for (int64_t t = 0; !as_it_is && t < tiles; ++t)
+            from[t] = input + (((phase + k) * c.points + point) * tiles + t) * pitch_;
         }
         weights += summed * depth * width;
-        const float* init = phase || c ? nullptr : point == ones ? bias : kNothing;
-        GatherTile<float> tile{0, rows, tiles, panels, summed, 0, depth, out, 0, init, width};
+        const bool more = phase || first || (as_it_is && pass.add);
+        const float* init = more ? nullptr : point == ones ? bias : kNothing;
+        GatherTile<float> tile{0, rows, tiles, panels, summed, first, depth, out, 0, init, as_it_is ? pass.columns : width};
         // While these weights are used, the next ones are asked for.
         const int64_t asks = summed * parts_of(depth, kCacheLine / int64_t(sizeof(float)));
         tile.soon = weights;
@@ -284,7 +332,7 @@ void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, c
           const int64_t height = (tiles - done) / (count - i);
           tile.next = i + 1 < count ? height : 0;
           results.step();
-          tiles_->gather[vectors][height](tile);
+          tiles_->gather[pass.vectors][height](tile);
           tile.rows += height, tile.out += height, done += height;
           tile.soon = static_cast<const char*>(tile.soon) + asks * tile.soon_step;
         }
@@ -292,79 +340,85 @@ void Winograd::multiply(const Block& b, const float* weights, int64_t vectors, c
   }
 }
 
-// Results of one phase from the products, into the tensor or the box.
-void Winograd::store_results(const Buffers& buffers, const Block& b, int64_t panel, const Coordinates& phase,
-                             std::byte* scratch) const {
-  const int64_t width = weights_.vectors_of(panel) * lanes(), columns = std::min(width_, columns_ - panel * width_),
-                pitch = b.tiles() * width;
+// Where the results of a panel go.
+void Winograd::set_results(const Buffers& buffers, const Block& b, int64_t panel, std::byte* scratch, Pass& pass) const {
+  pass.vectors = weights_.vectors_of(panel), pass.columns = std::min(width_, columns_ - panel * width_);
+  pass.to = out_;
+  pass.origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
+  if (in_place_output_) return;
+  const Region box = grid().positions_written(b);
+  Strides& to = pass.to;
+  to.axis[2] = width_;
+  to.axis[1] = (box.end[2] - box.begin[2]) * to.axis[2], to.axis[0] = (box.end[1] - box.begin[1]) * to.axis[1];
+  to.outer = (box.end[0] - box.begin[0]) * to.axis[0];
+  pass.origin = out_box(b, panel, scratch) - b.sample.begin * to.outer;
+  for (int a = 0; a < kAxes; ++a) pass.origin -= box.begin[a] * to.axis[a];
+}
+
+// From the products.
+void Winograd::store_results(const Pass& pass, std::byte* scratch) const {
+  if (pass.of.axes == 0) return;  // there already
+  const int64_t width = pass.vectors * lanes(), pitch = pass.tiles.tiles() * width;
   const float* products = layout_.at<float>(scratch, products_part_);
   float* nowhere = layout_.at<float>(scratch, nowhere_part_);
-  // The tensor, or the box of the block's positions.
-  Strides to = out_;
-  float* origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
-  if (!in_place_output_) {
-    const Region box = tiling_.positions_written(b);
-    to.axis[2] = width_;
-    to.axis[1] = (box.end[2] - box.begin[2]) * to.axis[2], to.axis[0] = (box.end[1] - box.begin[1]) * to.axis[1];
-    to.outer = (box.end[0] - box.begin[0]) * to.axis[0];
-    origin = layout_.at<float>(scratch, out_part_) - b.sample.begin * to.outer;
-    for (int a = 0; a < kAxes; ++a) origin -= box.begin[a] * to.axis[a];
-  }
-  b.for_each([&](int64_t n, const Coordinates& tile) {
-    float* rows[kMostPoints];
-    tiling_.list_results(tile, phase, to.axis, origin + n * to.outer, nowhere, rows);
-    tiles_->winograd_output[tiling_.axes](products, pitch, rows, columns);
+  pass.of.each_results(pass.tiles, pass.phase, pass.origin, pass.to.outer, pass.to.axis, nowhere, [&](float* const* rows) {
+    tiles_->winograd_output[pass.of.axes](products, pitch, rows, pass.columns, pass.add);
     products += width;
   });
 }
 
 // The results of a phase, where they go into the tensor one row after the other.
-Upcoming Winograd::results_ahead(const Buffers& buffers, const Block& b, int64_t panel, const Coordinates& phase) const {
-  if (!in_place_output_) return Upcoming();
-  const float* origin =
-      static_cast<const float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
-  Strides strides = out_;
-  Patch patch{b.sample, {0, std::min(width_, columns_ - panel * width_)}, {}};
+Upcoming Winograd::results_ahead(const Pass& pass) const {
+  const WinogradTiles& c = pass.of;
+  if (!in_place_output_ || c.axes == 0) return Upcoming();  // tiles ask for what they store
+  const float* origin = pass.origin;
+  Strides strides = pass.to;
+  Patch patch{pass.tiles.sample, {0, pass.columns}, {}};
   for (int a = 0; a < kAxes; ++a) {
-    const WinogradAxis& axis = tiling_.axis[a];
-    const int64_t step = axis.out_step(), low = axis.write(b.tile[a].begin, 0, phase[size_t(a)]);
+    const WinogradAxis& axis = c.axis[a];
+    const Range& tile = pass.tiles.tile[a];
+    const int64_t step = axis.out_step(), low = axis.write(tile.begin, 0, pass.phase[size_t(a)]);
     patch.axis[a] = {first_reaching(0, low, step),
-                     std::min(first_reaching(axis.out_extent, low, step), b.tile[a].size() * axis.results)};
+                     std::min(first_reaching(axis.out_extent, low, step), tile.size() * axis.results)};
     origin += low * out_.axis[a];
     strides.axis[a] *= step;
   }
-  const int64_t vectors = weights_.vectors_of(panel), phases = int64_t(in_phases_.size());
-  const Sum sum = sum_of(vectors);
-  Upcoming ahead(tiling_.points * parts_of(phases, sum.phases) * parts_of(depth_, sum.channels) *
-                 parts_of(b.tiles(), tiles_->max_rows[vectors]));
+  const Sum sum = sum_of(phases_summed(c), pass.vectors);
+  Upcoming ahead(c.points * parts_of(phases_summed(c), sum.phases) * parts_of(depth_, sum.channels) *
+                 parts_of(pass.tiles.tiles(), tiles_->max_rows[pass.vectors]));
   ahead.writes(p_.type, origin, strides, patch);
   return ahead;
 }
 
 void Winograd::run_block(const Buffers& buffers, const Block& b, const float* weights, std::byte* scratch,
                          std::atomic<bool>& finite) const {
-  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
-  if (!transform_input(buffers, b, scratch)) {
-    finite = false;
-    return;
-  }
-  const float* bias = layout_.at<float>(workspace, bias_part_) + b.group * panels_ * width_;
-  for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
-    const int64_t vectors = weights_.vectors_of(panel), phase_size = tiling_.points * depth_ * vectors * lanes();
-    const float* of_panel = weights + weights_.start(b.group, panel);
-    for (const Coordinates& phase : out_phases_) {
-      multiply(b, of_panel, vectors, bias + panel * width_, results_ahead(buffers, b, panel, phase), scratch);
-      store_results(buffers, b, panel, phase, scratch);
-      of_panel += phase_size;
+  const float* bias = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), bias_part_) + b.group * panels_ * width_;
+  const RowView<float> in = load_input(buffers, b, scratch);
+  for (size_t k = 0; k < classes_.size(); ++k) {
+    const WinogradTiles& c = classes_[k];
+    Pass pass{c, c.cover(b, grid()), in, 0, 0, nullptr, {}, {}, !forward_ && k > 0};
+    if (!transform_input(buffers, pass, scratch)) {
+      finite = false;
+      return;
     }
-    if (!in_place_output_) store_output(buffers, b, panel, scratch);
+    for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
+      set_results(buffers, b, panel, scratch, pass);
+      const float* of_phase = weights + weights_.start(b.group, panel, k);
+      for (size_t phase = 0; phase < (forward_ ? c.phases.size() : 1); ++phase) {
+        pass.phase = c.phases[phase];
+        multiply(buffers, pass, of_phase, bias + panel * width_, scratch);
+        store_results(pass, scratch);
+        of_phase += c.points * depth_ * pass.vectors * lanes();
+      }
+      if (!in_place_output_ && k + 1 == classes_.size()) store_output(buffers, b, panel, scratch);
+    }
   }
 }
 
 // From the box into the tensor, one line at a time.
 void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t panel, std::byte* scratch) const {
-  const float* box = layout_.at<float>(scratch, out_part_);
-  const Region at = tiling_.positions_written(b);
+  const float* box = out_box(b, panel, scratch);
+  const Region at = grid().positions_written(b);
   const int64_t length = at.end[2] - at.begin[2];
   const Box line{{1, 1, length}, {0, 0, out_.axis[2]}, std::min(width_, columns_ - panel * width_), out_.channel};
   float* to = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel +
@@ -376,7 +430,9 @@ void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t pane
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  if (p.operation == Operation::backward_weights || p.type != Type::f32 || !WinogradTiles::exist(p.geometry)) return nullptr;
+  if (p.operation == Operation::backward_weights || p.type != Type::f32 ||
+      WinogradTiles::of_all_phases(p.geometry, p.operation).empty())
+    return nullptr;
   auto plan = std::make_shared<Winograd>(p, isa, request.threads);
   return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
 }

@@ -9,18 +9,19 @@
 
 namespace torch_ext::cpu {
 
-WinogradPanels::WinogradPanels(const Problem& p, const WinogradTiles& tiling, const Tiles<float>& tiles)
+WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles)
     : tiles_(&tiles),
       type_(p.type),
-      taps_(tiling.taps),
       kernel_(p.geometry.w_positions()),
       forward_(p.operation == Operation::conv_transpose),
-      axes_(tiling.axes),
-      points_(tiling.points),
       groups_(p.geometry.groups),
       group_stride_(p.geometry.x_channels * p.w.outer) {
   const WeightsMatrix matrix = weights_matrix(p);
   depth_ = matrix.depth;
+  for (const WinogradTiles& c : classes) {
+    classes_.push_back({c.axes, c.points, c.taps, of_vector_});
+    of_vector_ += int64_t(c.taps.size()) * c.points * depth_ * tiles.lanes;
+  }
   total_ = parts_of(matrix.columns, tiles.lanes);
   vectors_ = even_part(total_, tiles.max_vectors);
   count_ = parts_of(total_, vectors_);
@@ -39,18 +40,19 @@ bool WinogradPanels::pack(const void* weights, const Parallel& parallel, float* 
     const PanelPacker<float>& packer = packers_[panel == count_ - 1];
     if (!packer.pack(element(weights, type_, group * group_stride_), panel * width(), {begin, end}, {0, packer.taps()}, packed))
       finite = false;
-    transform(packed, begin, end, vectors_of(panel) * tiles_->lanes, to + start(group, panel));
+    for (size_t c = 0; c < classes_.size(); ++c)
+      transform(classes_[c], packed, begin, end, vectors_of(panel) * tiles_->lanes, to + start(group, panel, c));
   });
   return finite;
 }
 
-void WinogradPanels::transform(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const {
-  const int64_t pitch = tap_pitch<float>(depth_, width), size = depth_ * width, phases = int64_t(taps_.size());
-  for (const std::vector<int64_t>& taps : taps_) {
+void WinogradPanels::transform(const Class& c, const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const {
+  const int64_t pitch = tap_pitch<float>(depth_, width), size = depth_ * width, phases = int64_t(c.taps.size());
+  for (const std::vector<int64_t>& taps : c.taps) {
     const float* rows[kMostPoints];
     for (size_t t = 0; t < taps.size(); ++t) rows[t] = packed + taps[t] * pitch + begin * width;
-    tiles_->winograd_weights[axes_](rows, to + begin * width, forward_ ? size : phases * size, (end - begin) * width);
-    to += forward_ ? points_ * size : size;
+    tiles_->winograd_weights[c.axes](rows, to + begin * width, forward_ ? size : phases * size, (end - begin) * width);
+    to += forward_ ? c.points * size : size;
   }
 }
 

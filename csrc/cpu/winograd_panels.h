@@ -12,34 +12,41 @@ namespace torch_ext::cpu {
 
 class WinogradPanels {
  public:
-  WinogradPanels(const Problem& problem, const WinogradTiles& tiling, const Tiles<float>& tiles);
+  WinogradPanels(const Problem& problem, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles);
 
   int64_t count() const { return count_; }      // of a group
   int64_t vectors() const { return vectors_; }  // of a panel
   int64_t width() const { return vectors_ * tiles_->lanes; }
   // The last one may be narrower.
   int64_t vectors_of(int64_t panel) const { return std::min(vectors_, total_ - panel * vectors_); }
-  // Where a panel of a group begins: weights[group][panel][phase][point][c][n], in the order in which products take them; of
-  // backward_data, which sums over phases, weights[group][panel][point][phase][c][n].
-  int64_t start(int64_t group, int64_t panel) const { return (group * total_ + panel * vectors_) * of_vector(); }
-  int64_t bytes() const { return groups_ * total_ * of_vector() * int64_t(sizeof(float)); }
+  // Where the weights of a class of a panel of a group begin: weights[group][panel][class][phase][point][c][n], in the order in
+  // which products take them; of backward_data, which sums over phases, weights[group][panel][class][point][phase][c][n].
+  int64_t start(int64_t group, int64_t panel, size_t of_class) const {
+    return (group * total_ + panel * vectors_) * of_vector_ + classes_[of_class].start * vectors_of(panel);
+  }
+  int64_t bytes() const { return groups_ * total_ * of_vector_ * int64_t(sizeof(float)); }
   // Of the panels before they are transformed, which pack() needs room for.
   int64_t stage_bytes() const { return groups_ * count_ * stage_panel() * int64_t(sizeof(float)); }
   // Threads take some channels of a panel. Returns whether all weights are finite.
   bool pack(const void* weights, const Parallel& parallel, float* stage, float* to) const;
 
  private:
-  int64_t of_vector() const { return int64_t(taps_.size()) * points_ * depth_ * tiles_->lanes; }
+  struct Class {
+    int axes;
+    int64_t points;
+    std::vector<std::vector<int64_t>> taps;
+    int64_t start;  // in a vector's weights
+  };
   int64_t stage_panel() const { return kernel_ * tap_pitch<float>(depth_, width()); }
-  void transform(const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const;
+  void transform(const Class& c, const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const;
 
   const Tiles<float>* tiles_;
   Type type_;
-  std::vector<std::vector<int64_t>> taps_;  // of each phase: the kernel positions of the two taps along each axis
-  int64_t kernel_;                          // positions
+  int64_t kernel_;  // positions
   bool forward_;
-  int axes_;  // that are transformed
-  int64_t points_, groups_, group_stride_, depth_;
+  int64_t groups_, group_stride_, depth_;
+  std::vector<Class> classes_;
+  int64_t of_vector_ = 0;                    // weights
   int64_t total_, count_, vectors_;          // vectors of all panels; panels; vectors of one
   std::vector<PanelPacker<float>> packers_;  // for the panels, and for the last one
 };

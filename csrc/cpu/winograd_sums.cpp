@@ -84,7 +84,7 @@ class WinogradSums final : public Plan, private WeightSums<float> {
 
 WinogradSums::WinogradSums(const Problem& problem, Isa isa, int threads)
     : WeightSums(problem, tiles<float>(isa), swapped_suits(problem, tiles<float>(isa))),
-      tiling_(p_.geometry, Operation::conv_transpose),
+      tiling_(WinogradTiles::of_all_phases(p_.geometry, Operation::conv_transpose)[0]),
       x_{{*tiles_, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, tiling_.whole_input(), 1, 1, 0},
          p_.geometry.x_channels,
          p_.x.channel == 1 || p_.geometry.x_channels == 1,
@@ -181,7 +181,7 @@ WinogradSums::Unit WinogradSums::unit(int64_t index) const {
 bool WinogradSums::pays() const {
   const Least& least = kLeast[tiling_.axes - 1];
   if (!(x_.in_place && y_.in_place) && m_ * n_ * p_.geometry.groups < kLeastBoxedPairs) return false;
-  return std::min(m_, n_) >= least.channels && m_ * n_ >= least.pairs && tiling_.saved() >= 1.25 &&
+  return std::min(m_, n_) >= least.channels && m_ * n_ >= least.pairs && tiling_.saved(p_.geometry) >= 1.25 &&
          tiling_.count(p_.geometry.batch) * tiling_.results >= least.results;
 }
 
@@ -233,17 +233,14 @@ bool WinogradSums::transform(const Buffers& buffers, const TileBlock& b, const U
   const RowView<float> x = load(x_, buffers, b, u, scratch), y = load(y_, buffers, b, u, scratch);
   float* to = layout_.at<float>(scratch, x_.transformed);
   alignas(64) float check[kMaxLanes] = {};
-  const float* rows[kMostPoints];
-  b.for_each([&](int64_t n, const Coordinates& tile) {
-    tiling_.list_points(tile, {}, x.axis, x.origin + n * x.sample, zeros, rows);
+  tiling_.each_points(b, {}, x.origin, x.sample, x.axis, zeros, [&](const float* const* rows) {
     tiles_->winograd_input[tiling_.axes](rows, to, b.tiles() * x_.pitch, channels(x_, u).size(), check);
     to += x_.pitch;
   });
   float* of_phase = layout_.at<float>(scratch, y_.transformed);
   for (int64_t phase = u.phase.begin; phase < u.phase.end; ++phase, of_phase += tiling_.points * b.tiles() * y_.pitch) {
     to = of_phase;
-    b.for_each([&](int64_t n, const Coordinates& tile) {
-      tiling_.list_results(tile, tiling_.phases[size_t(phase)], y.axis, y.origin + n * y.sample, zeros, rows);
+    tiling_.each_results(b, tiling_.phases[size_t(phase)], y.origin, y.sample, y.axis, zeros, [&](const float* const* rows) {
       tiles_->winograd_output_gradient[tiling_.axes](rows, to, b.tiles() * y_.pitch, channels(y_, u).size(), check);
       to += y_.pitch;
     });
@@ -286,13 +283,15 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
         const std::vector<int64_t>& taps = tiling_.taps[size_t(phase)];
         for (size_t t = 0; t < taps.size(); ++t) rows[t] = sums + taps[t] * tap_sums() + m * pitch_ + panel * width();
         tiles_->winograd_weights_gradient[tiling_.axes](products + (panel - u.panel.begin) * of_panel + m * width(), point, rows,
-                                                        columns(panel));
+                                                        columns(panel), false);
       }
   return true;
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  if (p.operation != Operation::backward_weights || p.type != Type::f32 || !WinogradTiles::exist(p.geometry)) return nullptr;
+  if (p.operation != Operation::backward_weights || p.type != Type::f32 ||
+      WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose).size() != 1)
+    return nullptr;
   auto plan = std::make_shared<WinogradSums>(p, isa, request.threads);
   return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
 }

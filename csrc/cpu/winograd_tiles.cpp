@@ -19,44 +19,70 @@ std::vector<Coordinates> coordinates_of(const Coordinates& extent) {
 
 }  // namespace
 
-bool WinogradTiles::exist(const Geometry& g) {
-  bool any = false;
-  for (const Axis& a : g.axis) {
-    const bool two_taps = a.w == 2 * a.stride && a.dilation == 1;
-    if (!two_taps && !(a.w == 1 && a.stride == 1)) return false;
-    any = any || two_taps;
-  }
-  return any && g.x_size() > 0 && g.y_size() > 0;
-}
-
-WinogradTiles::WinogradTiles(const Geometry& g, Operation operation) {
-  Coordinates strides, pairs;
+WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool* two_taps) {
+  Coordinates first, count, pairs;
   for (size_t a = 0; a < kAxes; ++a) {
-    axis[a] = WinogradAxis(g.axis[a], operation);
+    const int64_t with_two = g.axis[a].w - g.axis[a].stride;
+    first[a] = two_taps[a] ? 0 : with_two, count[a] = two_taps[a] ? with_two : g.axis[a].stride - with_two;
+    axis[a] = WinogradAxis(g.axis[a], operation, two_taps[a]);
     axes += axis[a].transformed;
     points *= point_extent[a] = axis[a].points;
     results *= result_extent[a] = axis[a].results;
-    strides[a] = axis[a].stride;
     pairs[a] = axis[a].transformed ? 2 : 1;
   }
-  phases = coordinates_of(strides);
-  for (const Coordinates& r : phases) {
+  phases = coordinates_of(count);
+  for (Coordinates& r : phases) {
+    for (size_t a = 0; a < kAxes; ++a) r[a] += first[a];
     std::vector<int64_t>& of_phase = taps.emplace_back();
     for (const Coordinates& t : coordinates_of(pairs)) {
       int64_t k = 0;
       for (size_t a = 0; a < kAxes; ++a) {
         k *= g.axis[a].w;
-        if (axis[a].transformed) k += r[a] + ((t[a] == 0) == axis[a].forward ? axis[a].stride : 0);
+        k += r[a] + (axis[a].transformed && (t[a] == 0) == axis[a].forward ? axis[a].stride : 0);
       }
       of_phase.push_back(k);
     }
   }
 }
 
-double WinogradTiles::saved() const {
-  double waste = 1;  // results that tiles compute beyond the last one
-  for (const WinogradAxis& a : axis) waste *= double(a.tiles * a.results) / (double(a.out_extent) / double(a.out_step()));
-  return double(1 << axes) * double(results) / double(points) / waste;
+std::vector<WinogradTiles> WinogradTiles::of_all_phases(const Geometry& g, Operation operation) {
+  bool some_with_two[kAxes], some_with_one[kAxes], any = false;
+  for (int a = 0; a < kAxes; ++a) {
+    const Axis& axis = g.axis[a];
+    if (axis.w < axis.stride || axis.w > 2 * axis.stride || (axis.w > 1 && axis.dilation > 1)) return {};
+    some_with_two[a] = axis.w > axis.stride, some_with_one[a] = axis.w < 2 * axis.stride;
+    any = any || some_with_two[a];
+  }
+  if (!any || g.x_size() == 0 || g.y_size() == 0) return {};
+  std::vector<WinogradTiles> all;
+  for (int with_one = 0; with_one < 1 << kAxes; ++with_one) {
+    bool two_taps[kAxes], exist = true;
+    for (int a = 0; a < kAxes; ++a) {
+      two_taps[a] = some_with_two[a] && !(with_one >> a & 1);
+      exist = exist && (some_with_two[a] ? two_taps[a] || some_with_one[a] : !(with_one >> a & 1));
+    }
+    if (exist) all.emplace_back(g, operation, two_taps);
+  }
+  return all;
+}
+
+double WinogradTiles::saved(const Geometry& g) const {
+  double saved = 1;
+  for (int a = 0; a < kAxes; ++a) {
+    const double kernel = double(g.axis[a].w), stride = double(g.axis[a].stride);
+    const double results = double(axis[a].out_extent) / double(axis[a].out_step());
+    saved *= kernel / (stride + (kernel - stride) / 3) * results / double(axis[a].tiles * axis[a].results);
+  }
+  return saved;
+}
+
+TileBlock WinogradTiles::cover(const TileBlock& block, const WinogradTiles& grid) const {
+  TileBlock covered = block;
+  for (int a = 0; a < kAxes; ++a) {
+    const int64_t each = grid.axis[a].results / axis[a].results;
+    covered.tile[a] = {block.tile[a].begin * each, std::min(block.tile[a].end * each, axis[a].tiles)};
+  }
+  return covered;
 }
 
 TileBlock WinogradTiles::cut(int64_t batch, int64_t tiles) const {

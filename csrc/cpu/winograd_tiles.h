@@ -15,8 +15,8 @@ inline constexpr int64_t kMostPoints = kPoints * kPoints * kPoints;
 
 using Coordinates = std::array<int64_t, kAxes>;
 
-// One axis: transformed (kernel = 2*stride), or of no extent in the kernel (kernel = stride = 1). Tile t reads point e of phase r
-// at read(t, e, r), and writes result j of phase r at write(t, j, r); only the side of y has phases.
+// One axis in the phases that have two taps there, r < kernel - stride, which is transformed, or in those that have one. Tile t
+// reads point e of phase r at read(t, e, r), and writes result j of phase r at write(t, j, r); only the side of y has phases.
 struct WinogradAxis {
   bool transformed = false, forward = true;
   int64_t stride = 1, offset = 0, in_extent = 1, out_extent = 1;
@@ -24,8 +24,8 @@ struct WinogradAxis {
   int64_t first = 0, tiles = 1;     // cell of the first result, tiles along the axis
 
   WinogradAxis() = default;
-  WinogradAxis(const Axis& a, Operation operation)
-      : transformed(a.w == 2 * a.stride),
+  WinogradAxis(const Axis& a, Operation operation, bool two_taps)
+      : transformed(two_taps),
         forward(operation == Operation::conv_transpose),
         stride(a.stride),
         offset(a.offset),
@@ -65,45 +65,38 @@ struct TileBlock {
   Range sample, tile[kAxes];
 
   int64_t tiles() const { return sample.size() * tile[0].size() * tile[1].size() * tile[2].size(); }
-  // visit(sample, coordinates) for one tile after the other.
-  template <class Visit>
-  void for_each(Visit visit) const {
-    for (int64_t n = sample.begin; n < sample.end; ++n)
-      for (int64_t i = tile[0].begin; i < tile[0].end; ++i)
-        for (int64_t j = tile[1].begin; j < tile[1].end; ++j)
-          for (int64_t k = tile[2].begin; k < tile[2].end; ++k) visit(n, Coordinates{i, j, k});
-  }
 };
 
-// The tiles of a problem.
+// The tiles of the phases that have two taps along the same axes: all of them where the kernel is two strides long.
 struct WinogradTiles {
-  // Whether there are any: along each axis the kernel is two strides long, or nothing is to be transformed.
-  static bool exist(const Geometry& geometry);
-  WinogradTiles(const Geometry& geometry, Operation operation);
+  WinogradTiles(const Geometry& geometry, Operation operation, const bool* two_taps);
+  // Of all phases, the ones with two taps along most axes first: their tiles are the grid that blocks are cut from. None where a
+  // phase has no tap or more than two along an axis, or all have one.
+  static std::vector<WinogradTiles> of_all_phases(const Geometry& geometry, Operation operation);
 
   int64_t count(int64_t batch) const { return batch * axis[0].tiles * axis[1].tiles * axis[2].tiles; }
-  // How many products of the formula one of theirs replaces.
-  double saved() const;
+  // How many products of the formula one of all classes replaces, of which this is the grid.
+  double saved(const Geometry& geometry) const;
+  // The tiles that cover those of a block of the grid.
+  TileBlock cover(const TileBlock& block, const WinogradTiles& grid) const;
   // Blocks of about so many tiles, cut evenly.
   TileBlock cut(int64_t batch, int64_t tiles) const;
   int64_t block_count(int64_t batch, const TileBlock& shape) const;
   // Takes a block out of an index that counts them, the innermost axis fastest; what counts them all remains.
   TileBlock take_block(int64_t& index, int64_t batch, const TileBlock& shape) const;
-  // The rows of the points, or of the results, of a tile in a phase, the innermost axis fastest; `elsewhere` for one that does
-  // not exist.
-  template <class Real>
-  void list_points(const Coordinates& tile, const Coordinates& phase, const int64_t* step, Real* origin, Real* elsewhere,
-                   Real** rows) const {
-    WinogradAxis::Offsets at[kAxes];
-    for (size_t a = 0; a < kAxes; ++a) axis[a].reads(tile[a], phase[a], step[a], at[a]);
-    list_rows(at, point_extent, origin, elsewhere, rows);
+  // visit(rows) for one tile of a block after the other, with the rows of its points, or results, in a phase, the innermost axis
+  // fastest; `elsewhere` for one that does not exist. Sample 0 begins at `origin`.
+  template <class Real, class Visit>
+  void each_points(const TileBlock& block, const Coordinates& phase, Real* origin, int64_t sample, const int64_t* step,
+                   Real* elsewhere, Visit visit) const {
+    const auto find = [&](size_t a, int64_t tile, WinogradAxis::Offsets& at) { axis[a].reads(tile, phase[a], step[a], at); };
+    each_tile(block, point_extent, find, origin, sample, elsewhere, visit);
   }
-  template <class Real>
-  void list_results(const Coordinates& tile, const Coordinates& phase, const int64_t* step, Real* origin, Real* elsewhere,
-                    Real** rows) const {
-    WinogradAxis::Offsets at[kAxes];
-    for (size_t a = 0; a < kAxes; ++a) axis[a].writes(tile[a], phase[a], step[a], at[a]);
-    list_rows(at, result_extent, origin, elsewhere, rows);
+  template <class Real, class Visit>
+  void each_results(const TileBlock& block, const Coordinates& phase, Real* origin, int64_t sample, const int64_t* step,
+                    Real* elsewhere, Visit visit) const {
+    const auto find = [&](size_t a, int64_t tile, WinogradAxis::Offsets& at) { axis[a].writes(tile, phase[a], step[a], at); };
+    each_tile(block, result_extent, find, origin, sample, elsewhere, visit);
   }
   // The positions that a block reads, and writes, in all phases.
   Region positions_read(const TileBlock& block) const;
@@ -122,15 +115,30 @@ struct WinogradTiles {
   std::vector<std::vector<int64_t>> taps;  // of each phase: the kernel positions of the two taps along each axis
 
  private:
-  template <class Real>
-  static void list_rows(const WinogradAxis::Offsets (&at)[kAxes], const Coordinates& extent, Real* origin, Real* elsewhere,
-                        Real** rows) {
-    for (int64_t i = 0; i < extent[0]; ++i)
-      for (int64_t j = 0; j < extent[1]; ++j)
-        for (int64_t k = 0; k < extent[2]; ++k) {
-          const int64_t a = at[0][i], b = at[1][j], c = at[2][k];
-          *rows++ = (a | b | c) < 0 ? elsewhere : origin + a + b + c;
+  // find(axis, tile, at) are the offsets along an axis.
+  template <class Find, class Real, class Visit>
+  static void each_tile(const TileBlock& block, const Coordinates& extent, Find find, Real* origin, int64_t sample,
+                        Real* elsewhere, Visit visit) {
+    WinogradAxis::Offsets at[kAxes];
+    for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
+      for (int64_t t0 = block.tile[0].begin; t0 < block.tile[0].end; ++t0) {
+        find(0, t0, at[0]);
+        for (int64_t t1 = block.tile[1].begin; t1 < block.tile[1].end; ++t1) {
+          find(1, t1, at[1]);
+          for (int64_t t2 = block.tile[2].begin; t2 < block.tile[2].end; ++t2) {
+            find(2, t2, at[2]);
+            Real* rows[kMostPoints];
+            Real** row = rows;
+            for (int64_t i = 0; i < extent[0]; ++i)
+              for (int64_t j = 0; j < extent[1]; ++j)
+                for (int64_t k = 0; k < extent[2]; ++k) {
+                  const int64_t a = at[0][i], b = at[1][j], c = at[2][k];
+                  *row++ = (a | b | c) < 0 ? elsewhere : origin + n * sample + a + b + c;
+                }
+            visit(rows);
+          }
         }
+      }
   }
 };
 
