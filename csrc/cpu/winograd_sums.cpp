@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// backward_weights with kernel = 2 * stride (k4 s2, k8 s4, k16 s8): the transposed form of what winograd.cpp computes, with as
-// many products fewer. There a phase of conv_transpose is y = A'[(G g) (B'd)] for three results y, four inputs d and two weights
-// g along each axis. So the gradient of the weights is the sum over tiles of
+// backward_weights with a kernel of up to two strides: the transposed form of what winograd.cpp computes, with as many products
+// fewer. There the results of a phase with two taps are y = A'[(G g) (B'd)], for three results y, four inputs d and two weights g
+// along each axis. So the gradient of the weights is the sum over tiles of
 //   G'[(A y) (B'd)]
 // with the gradient of the results for y. The sum can be taken before G', and is, for each point of a tile and each phase, a
-// matrix product over tiles: of transformed x, which all phases share, and of transformed y.
+// matrix product over tiles: of x, transformed for all phases with two taps along the same axes, and of transformed y.
 //
 // A thread takes a unit, some phases and channels, and goes through all tiles, a block at a time, which it transforms into its
 // cache. The sums of a unit stay there too. Blocks are cut by the shape alone, so that the bits of a sum depend on nothing else.
@@ -30,6 +30,10 @@ struct Least {
 };
 constexpr Least kLeast[] = {{32, 2048, 200}, {16, 512, 300}, {32, 1024, 4096}};
 constexpr int64_t kLeastBoxedPairs = 2048;
+// Where phases differ in their taps, x is transformed for each class of them.
+constexpr Least kLeastOfClasses[] = {{64, 8192, 1000}, {64, 4096, 1000}, {64, 4096, 4096}};
+constexpr int64_t kLeastBoxedPairsOfClasses = 8192;  // along two axes; boxes of others cost too much
+constexpr double kLeastSaved = 1.25;                 // of the products
 
 class WinogradSums final : public Plan, private WeightSums<float> {
  public:
@@ -40,6 +44,11 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   bool pays() const;
 
  private:
+  // A phase of a class, and how many points those before it have.
+  struct Phase {
+    size_t of_class, index;
+    int64_t first_point;
+  };
   // Some phases, panels and rows of the sums of points, sums[phase][point][panel][m][n], and the blocks that they are taken over.
   struct Unit {
     int64_t part, group;
@@ -55,11 +64,13 @@ class WinogradSums final : public Plan, private WeightSums<float> {
     Layout::Part box{}, transformed{};
   };
 
-  int64_t phases() const { return int64_t(tiling_.phases.size()); }
+  const WinogradTiles& grid() const { return classes_[0]; }
+  int64_t phases() const { return int64_t(phases_.size()); }
+  int64_t points_before(int64_t phase) const { return phase < phases() ? phases_[size_t(phase)].first_point : points_; }
   void choose_units(int threads);
-  int64_t block_count() const { return tiling_.block_count(p_.geometry.batch, block_); }
+  int64_t block_count() const { return grid().block_count(p_.geometry.batch, block_); }
   int64_t units() const;
-  int64_t unit_sums() const { return unit_phases_ * tiling_.points * unit_panels_ * unit_rows_ * width(); }
+  int64_t unit_sums() const;
   Unit unit(int64_t index) const;
   // The channels of a side that a unit takes.
   Range channels(const Side& side, const Unit& unit) const {
@@ -68,11 +79,15 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   }
   RowView<float> load(const Side& side, const Buffers& buffers, const TileBlock& block, const Unit& unit,
                       std::byte* scratch) const;
-  bool transform(const Buffers& buffers, const TileBlock& block, const Unit& unit, std::byte* scratch) const;
-  void add_products(const TileBlock& block, const Unit& unit, bool add, std::byte* scratch) const;
+  // Of phases of one class.
+  bool transform(const Buffers& buffers, const RowView<float>& x, const RowView<float>& y, const TileBlock& block,
+                 const Unit& unit, Range phases, std::byte* scratch) const;
+  void add_products(const TileBlock& block, const Unit& unit, Range phases, bool add, std::byte* scratch) const;
   bool sum_unit(const Buffers& buffers, const Unit& unit, float* sums, std::byte* scratch) const;
 
-  WinogradTiles tiling_;
+  std::vector<WinogradTiles> classes_;
+  std::vector<Phase> phases_;
+  int64_t points_ = 0;  // of all phases
   Side x_, y_;
   TileBlock block_;                                // the first one
   int64_t parts_ = 1;                              // of the blocks, with sums of their own
@@ -84,17 +99,20 @@ class WinogradSums final : public Plan, private WeightSums<float> {
 
 WinogradSums::WinogradSums(const Problem& problem, Isa isa, int threads)
     : WeightSums(problem, tiles<float>(isa), swapped_suits(problem, tiles<float>(isa))),
-      tiling_(WinogradTiles::of_all_phases(p_.geometry, Operation::conv_transpose)[0]),
-      x_{{*tiles_, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, tiling_.whole_input(), 1, 1, 0},
+      classes_(WinogradTiles::of_all_phases(p_.geometry, Operation::conv_transpose)),
+      x_{{*tiles_, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, grid().whole_input(), 1, 1, 0},
          p_.geometry.x_channels,
          p_.x.channel == 1 || p_.geometry.x_channels == 1,
          false},
-      y_{{*tiles_, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, tiling_.whole_output(), 1, 1, 0},
+      y_{{*tiles_, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, grid().whole_output(), 1, 1, 0},
          p_.geometry.y_channels,
          p_.y.channel == 1 || p_.geometry.y_channels == 1,
          false},
       exact_(make_exact_plan(p_, isa, threads)) {
   const Geometry& g = p_.geometry;
+  for (size_t c = 0; c < classes_.size(); ++c)
+    for (size_t phase = 0; phase < classes_[c].phases.size(); ++phase, points_ += classes_[c].points)
+      phases_.push_back({c, phase, points_});
   choose_units(threads);
   const int64_t real = sizeof(float);
   // An odd number of cache lines spreads the rows of a panel over all sets of the L1 cache.
@@ -110,14 +128,19 @@ WinogradSums::WinogradSums(const Problem& problem, Isa isa, int threads)
   y_.boxed_at_once = of_phases * (swapped_ ? of_panels : of_rows) > 1;
   for (Side* side : {&x_, &y_}) {
     int64_t lengths[kAxes];
-    side == &x_ ? tiling_.most_read(block_, lengths) : tiling_.most_written(block_, lengths);
+    side == &x_ ? grid().most_read(block_, lengths) : grid().most_written(block_, lengths);
     if (side->in_place) continue;
     side->rows.set_room(side->boxed_at_once ? g.groups * side->channels : side->channels);
     side->box = side->boxed_at_once ? layout_.shared(side->rows.box_bytes(g.batch))
                                     : layout_.per_thread(side->rows.box_bytes(block_.sample.size(), lengths));
   }
-  x_.transformed = layout_.per_thread(tiling_.points * block_.tiles() * x_.pitch * real);
-  y_.transformed = layout_.per_thread(unit_phases_ * tiling_.points * block_.tiles() * y_.pitch * real);
+  int64_t x_rows = 0, y_rows = 0;
+  for (const WinogradTiles& c : classes_) {
+    const int64_t rows = c.points * c.cover(block_, grid()).tiles();
+    x_rows = std::max(x_rows, rows), y_rows = std::max(y_rows, std::min(unit_phases_, int64_t(c.phases.size())) * rows);
+  }
+  x_.transformed = layout_.per_thread(x_rows * x_.pitch * real);
+  y_.transformed = layout_.per_thread(y_rows * y_.pitch * real);
   products_part_ = layout_.per_thread(unit_sums() * real);
   layout_.finish(threads);
 }
@@ -142,22 +165,33 @@ void WinogradSums::choose_units(int threads) {
   };
   const auto fits = [&] { return unit_sums() * real <= kSumsBytes; };
   choose(fits);
-  const int64_t channels = unit_rows_ + unit_phases_ * unit_panels_ * width();
-  const int64_t room = std::clamp(kTransformedBytes / (tiling_.points * channels * real), kMinTiles, kMaxTiles);
+  int64_t floats = 0;  // of a tile of the grid, transformed
+  for (const WinogradTiles& c : classes_) {
+    const int64_t channels = unit_rows_ + std::min(unit_phases_, int64_t(c.phases.size())) * unit_panels_ * width();
+    floats = std::max(floats, c.points * (grid().results / c.results) * channels);
+  }
+  const int64_t room = std::clamp(kTransformedBytes / (floats * real), kMinTiles, kMaxTiles);
   // Where sums are few, threads may share out blocks instead, each of which then is boxed once.
   const int64_t parts = parts_of(kItems, g.groups);
-  if (units() == g.groups && !(x_.in_place && y_.in_place) && tiling_.count(g.batch) >= parts * kTilesOfPart)
+  if (units() == g.groups && !(x_.in_place && y_.in_place) && grid().count(g.batch) >= parts * kTilesOfPart)
     for (int64_t tiles = room; tiles >= kMinTiles; tiles = tiles * 15 / 16) {
-      block_ = tiling_.cut(g.batch, tiles);
+      block_ = grid().cut(g.batch, tiles);
       parts_ = parts;
       if (block_count() >= parts && 7 * round_up(block_count(), parts) <= 8 * block_count()) return;
     }
   parts_ = 1;
-  block_ = tiling_.cut(g.batch, room);
+  block_ = grid().cut(g.batch, room);
   choose([&] {
     const bool even = 7 * round_up(phases(), unit_phases_) <= 8 * phases() && 7 * round_up(panels_, unit_panels_) <= 8 * panels_;
     return fits() && even && shared_evenly(units(), flops, threads);
   });
+}
+
+int64_t WinogradSums::unit_sums() const {
+  int64_t points = 0;
+  for (int64_t phase = 0; phase < phases(); phase += unit_phases_)
+    points = std::max(points, points_before(phase + unit_phases_) - points_before(phase));
+  return points * unit_panels_ * unit_rows_ * width();
 }
 
 int64_t WinogradSums::units() const {
@@ -179,18 +213,21 @@ WinogradSums::Unit WinogradSums::unit(int64_t index) const {
 }
 
 bool WinogradSums::pays() const {
-  const Least& least = kLeast[tiling_.axes - 1];
-  if (!(x_.in_place && y_.in_place) && m_ * n_ * p_.geometry.groups < kLeastBoxedPairs) return false;
-  return std::min(m_, n_) >= least.channels && m_ * n_ >= least.pairs && tiling_.saved(p_.geometry) >= 1.25 &&
-         tiling_.count(p_.geometry.batch) * tiling_.results >= least.results;
+  const bool one_class = classes_.size() == 1, boxed = !(x_.in_place && y_.in_place);
+  const Least& least = (one_class ? kLeast : kLeastOfClasses)[grid().axes - 1];
+  const int64_t pairs = m_ * n_;
+  if (boxed && one_class && pairs * p_.geometry.groups < kLeastBoxedPairs) return false;
+  if (boxed && !one_class && (grid().axes != 2 || pairs < kLeastBoxedPairsOfClasses)) return false;
+  return std::min(m_, n_) >= least.channels && pairs >= least.pairs && grid().saved(p_.geometry) >= kLeastSaved &&
+         grid().count(p_.geometry.batch) * grid().results >= least.results;
 }
 
 std::string WinogradSums::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
-  return text(tiling_.points) + " products for " + text(tiling_.results) + " of y, tile " + text(tiles_->max_rows[vectors_]) +
-         "x" + text(width()) + (swapped_ ? " (y by x)" : " (x by y)") + ", block " + text(block_.sample.size()) + "x" +
-         text(block_.tile[0].size()) + "x" + text(block_.tile[1].size()) + "x" + text(block_.tile[2].size()) + " tiles, " +
-         text(parts_) + " parts, " + text(units()) + " units";
+  return text(int64_t(classes_.size())) + " classes of phases, tile " + text(tiles_->max_rows[vectors_]) + "x" + text(width()) +
+         (swapped_ ? " (y by x)" : " (x by y)") + ", block " + text(block_.sample.size()) + "x" + text(block_.tile[0].size()) +
+         "x" + text(block_.tile[1].size()) + "x" + text(block_.tile[2].size()) + " tiles, " + text(parts_) + " parts, " +
+         text(units()) + " units";
 }
 
 void WinogradSums::run(const Buffers& buffers, const Parallel& parallel) const {
@@ -218,7 +255,7 @@ RowView<float> WinogradSums::load(const Side& side, const Buffers& buffers, cons
   std::atomic<bool> ignored{true};
   if (!side.in_place && !side.boxed_at_once)
     return side.rows.load(tensor, first, c.size(), b.sample.begin, b.sample.end,
-                          &side == &x_ ? tiling_.positions_read(b) : tiling_.positions_written(b),
+                          &side == &x_ ? grid().positions_read(b) : grid().positions_written(b),
                           layout_.at<float>(scratch, side.box), ignored);
   RowView<float> view = side.in_place
                             ? side.rows.view(tensor, 0)
@@ -227,70 +264,84 @@ RowView<float> WinogradSums::load(const Side& side, const Buffers& buffers, cons
   return view;
 }
 
-// x[point][tile][c] and y[phase][point][tile][c] of a block; returns whether all is finite.
-bool WinogradSums::transform(const Buffers& buffers, const TileBlock& b, const Unit& u, std::byte* scratch) const {
+// x[point][tile][c] and y[phase][point][tile][c] of some phases of a class in a block; returns whether all is finite.
+bool WinogradSums::transform(const Buffers& buffers, const RowView<float>& x, const RowView<float>& y, const TileBlock& b,
+                             const Unit& u, Range phases, std::byte* scratch) const {
+  const WinogradTiles& c = classes_[phases_[size_t(phases.begin)].of_class];
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
-  const RowView<float> x = load(x_, buffers, b, u, scratch), y = load(y_, buffers, b, u, scratch);
   float* to = layout_.at<float>(scratch, x_.transformed);
   alignas(64) float check[kMaxLanes] = {};
-  tiling_.each_points(b, {}, x.origin, x.sample, x.axis, zeros, [&](const float* const* rows) {
-    tiles_->winograd_input[tiling_.axes](rows, to, b.tiles() * x_.pitch, channels(x_, u).size(), check);
+  c.each_points(b, {}, x.origin, x.sample, x.axis, zeros, [&](const float* const* rows) {
+    tiles_->winograd_input[c.axes](rows, to, b.tiles() * x_.pitch, channels(x_, u).size(), check);
     to += x_.pitch;
   });
   float* of_phase = layout_.at<float>(scratch, y_.transformed);
-  for (int64_t phase = u.phase.begin; phase < u.phase.end; ++phase, of_phase += tiling_.points * b.tiles() * y_.pitch) {
+  for (int64_t phase = phases.begin; phase < phases.end; ++phase, of_phase += c.points * b.tiles() * y_.pitch) {
     to = of_phase;
-    tiling_.each_results(b, tiling_.phases[size_t(phase)], y.origin, y.sample, y.axis, zeros, [&](const float* const* rows) {
-      tiles_->winograd_output_gradient[tiling_.axes](rows, to, b.tiles() * y_.pitch, channels(y_, u).size(), check);
+    c.each_results(b, c.phases[phases_[size_t(phase)].index], y.origin, y.sample, y.axis, zeros, [&](const float* const* rows) {
+      tiles_->winograd_output_gradient[c.axes](rows, to, b.tiles() * y_.pitch, channels(y_, u).size(), check);
       to += y_.pitch;
     });
   }
   return std::all_of(check, check + lanes(), [](float v) { return v == 0; });
 }
 
-void WinogradSums::add_products(const TileBlock& b, const Unit& u, bool add, std::byte* scratch) const {
+void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases, bool add, std::byte* scratch) const {
+  const int64_t points = classes_[phases_[size_t(phases.begin)].of_class].points, of_panel = u.m.size() * width();
   const float* x = layout_.at<float>(scratch, x_.transformed);
   const float* y = layout_.at<float>(scratch, y_.transformed);
-  float* products = layout_.at<float>(scratch, products_part_);
-  for (int64_t point = 0; point < tiling_.points; ++point)
-    for (int64_t phase = 0; phase < u.phase.size(); ++phase) {
-      const int64_t at = phase * tiling_.points + point;
-      OuterRun<float> run{x + point * b.tiles() * x_.pitch, y + at * b.tiles() * y_.pitch, b.tiles()};
-      OuterTile<float> tile{&run, 1, 0, 0, x_.pitch, y_.pitch, nullptr, 0, 0};
-      if (swapped_) std::swap(run.a, run.b), std::swap(tile.a_pitch, tile.b_pitch);
-      tile.add = add;
-      for (int64_t panel = 0; panel < u.panel.size(); ++panel, tile.b_offset += width())
-        sum_panel({0, u.m.size()}, u.panel.begin + panel, products + (at * u.panel.size() + panel) * u.m.size() * width(),
-                  width(), tile);
+  float* products = layout_.at<float>(scratch, products_part_) +
+                    (points_before(phases.begin) - points_before(u.phase.begin)) * u.panel.size() * of_panel;
+  for (int64_t point = 0; point < points; ++point)
+    for (int64_t phase = 0; phase < phases.size(); ++phase) {
+      const int64_t at = phase * points + point;
+      for (int64_t first = 0; first < b.tiles(); first += kMaxTerms) {
+        OuterRun<float> run{x + (point * b.tiles() + first) * x_.pitch, y + (at * b.tiles() + first) * y_.pitch,
+                            std::min(b.tiles() - first, kMaxTerms)};
+        OuterTile<float> tile{&run, 1, 0, 0, x_.pitch, y_.pitch, nullptr, 0, 0};
+        if (swapped_) std::swap(run.a, run.b), std::swap(tile.a_pitch, tile.b_pitch);
+        tile.add = add || first > 0;
+        for (int64_t panel = 0; panel < u.panel.size(); ++panel, tile.b_offset += width())
+          sum_panel({0, u.m.size()}, u.panel.begin + panel, products + (at * u.panel.size() + panel) * of_panel, width(), tile);
+      }
     }
 }
 
 // Returns whether all is finite.
 bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, std::byte* scratch) const {
+  const auto class_of = [&](int64_t phase) { return phases_[size_t(phase)].of_class; };
   for (int64_t block = u.block.begin; block < u.block.end; ++block) {
     int64_t index = block;
-    const TileBlock b = tiling_.take_block(index, p_.geometry.batch, block_);
-    if (!transform(buffers, b, u, scratch)) return false;
-    add_products(b, u, block > u.block.begin, scratch);
+    const TileBlock b = grid().take_block(index, p_.geometry.batch, block_);
+    const RowView<float> x = load(x_, buffers, b, u, scratch), y = load(y_, buffers, b, u, scratch);
+    for (Range some{u.phase.begin, 0}; some.begin < u.phase.end; some.begin = some.end) {
+      for (some.end = some.begin; some.end < u.phase.end && class_of(some.end) == class_of(some.begin);) ++some.end;
+      const TileBlock covered = classes_[class_of(some.begin)].cover(b, grid());
+      if (!transform(buffers, x, y, covered, u, some, scratch)) return false;
+      add_products(covered, u, some, block > u.block.begin, scratch);
+    }
   }
   const float* products = layout_.at<float>(scratch, products_part_);
   sums += (u.part * p_.geometry.groups + u.group) * group_sums() + u.m.begin * pitch_;
   const int64_t of_panel = u.m.size() * width(), point = u.panel.size() * of_panel;
-  for (int64_t phase = u.phase.begin; phase < u.phase.end; ++phase, products += tiling_.points * point)
+  for (int64_t phase = u.phase.begin; phase < u.phase.end; ++phase) {
+    const WinogradTiles& c = classes_[class_of(phase)];
+    const std::vector<int64_t>& taps = c.taps[phases_[size_t(phase)].index];
     for (int64_t panel = u.panel.begin; panel < u.panel.end; ++panel)
       for (int64_t m = 0; m < u.m.size(); ++m) {
         float* rows[kMostPoints];
-        const std::vector<int64_t>& taps = tiling_.taps[size_t(phase)];
         for (size_t t = 0; t < taps.size(); ++t) rows[t] = sums + taps[t] * tap_sums() + m * pitch_ + panel * width();
-        tiles_->winograd_weights_gradient[tiling_.axes](products + (panel - u.panel.begin) * of_panel + m * width(), point, rows,
-                                                        columns(panel), false);
+        tiles_->winograd_weights_gradient[c.axes](products + (panel - u.panel.begin) * of_panel + m * width(), point, rows,
+                                                  columns(panel), false);
       }
+    products += c.points * point;
+  }
   return true;
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (p.operation != Operation::backward_weights || p.type != Type::f32 ||
-      WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose).size() != 1)
+      WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose).empty())
     return nullptr;
   auto plan = std::make_shared<WinogradSums>(p, isa, request.threads);
   return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
