@@ -82,6 +82,9 @@ class Winograd final : public Plan {
   RowView<float> load_input(const Buffers& buffers, const Block& block, std::byte* scratch) const;
   bool transform_input(const Buffers& buffers, const Pass& pass, std::byte* scratch) const;
   void set_results(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch, Pass& pass) const;
+  void list_input(const Buffers& buffers, const Pass& pass, int64_t phase, int64_t point, std::byte* scratch,
+                  const float** rows) const;
+  void list_products(const Pass& pass, int64_t point, std::byte* scratch, float** rows) const;
   void multiply(const Buffers& buffers, const Pass& pass, const float* weights, const float* bias, std::byte* scratch) const;
   Upcoming results_ahead(const Pass& pass) const;
   void store_results(const Pass& pass, std::byte* scratch) const;
@@ -265,7 +268,7 @@ RowView<float> Winograd::load_input(const Buffers& buffers, const Block& b, std:
 // input[phase][point][tile][c] of the tiles of a class; returns whether it is finite.
 bool Winograd::transform_input(const Buffers& buffers, const Pass& pass, std::byte* scratch) const {
   const WinogradTiles& c = pass.of;
-  if (c.axes == 0) return true;  // taken as it is
+  if (c.axes == 0) return true;  // it is taken as it is
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
   float* input = layout_.at<float>(scratch, input_part_);
   const int64_t pitch = pass.tiles.tiles() * pitch_;
@@ -282,16 +285,35 @@ bool Winograd::transform_input(const Buffers& buffers, const Pass& pass, std::by
   return std::all_of(check, check + lanes(), [](float v) { return v == 0; });
 }
 
+// The rows of a point of all tiles, transformed; where nothing is to be transformed, those of the input itself.
+void Winograd::list_input(const Buffers& buffers, const Pass& pass, int64_t phase, int64_t point, std::byte* scratch,
+                          const float** rows) const {
+  const WinogradTiles& c = pass.of;
+  const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
+  if (c.axes == 0)
+    return c.each_points(pass.tiles, c.phases[size_t(phase)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
+                         [&](const float* const* row) { *rows++ = *row; });
+  const int64_t tiles = pass.tiles.tiles();
+  const float* row = layout_.at<float>(scratch, input_part_) + (phase * c.points + point) * tiles * pitch_;
+  for (int64_t t = 0; t < tiles; ++t, row += pitch_) rows[t] = row;
+}
+
+// The rows of their products; where nothing is to be transformed, those of the results.
+void Winograd::list_products(const Pass& pass, int64_t point, std::byte* scratch, float** rows) const {
+  if (pass.of.axes == 0)
+    return pass.of.each_results(pass.tiles, pass.phase, pass.origin, pass.to.outer, pass.to.axis,
+                                layout_.at<float>(scratch, nowhere_part_), [&](float* const* row) { *rows++ = *row; });
+  const int64_t tiles = pass.tiles.tiles(), width = pass.vectors * lanes();
+  float* row = layout_.at<float>(scratch, products_part_) + point * tiles * width;
+  for (int64_t t = 0; t < tiles; ++t, row += width) rows[t] = row;
+}
+
 // products[point][tile][n] = sum over the phases of the input of input[phase][point][tile] * weights[phase][point], the bias in
-// the product that every result contains once. Where nothing is transformed, of the input itself, into the results.
+// the product that every result contains once.
 void Winograd::multiply(const Buffers& buffers, const Pass& pass, const float* weights, const float* bias,
                         std::byte* scratch) const {
   const WinogradTiles& c = pass.of;
   const int64_t tiles = pass.tiles.tiles(), width = pass.vectors * lanes(), phases = phases_summed(c);
-  const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
-  float* nowhere = layout_.at<float>(scratch, nowhere_part_);
-  const float* input = layout_.at<float>(scratch, input_part_);
-  float* products = layout_.at<float>(scratch, products_part_);
   const float** rows = layout_.at<const float*>(scratch, pointers_part_);
   float** out = const_cast<float**>(rows) + phases * tiles;
   alignas(64) static constexpr float kNothing[kMaxVectors * kMaxLanes] = {};
@@ -300,30 +322,19 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const float* w
   const Sum sum = sum_of(phases, pass.vectors);
   const int64_t count = parts_of(tiles, tiles_->max_rows[pass.vectors]);
   const float* panels[kMaxTerms];
-  const bool as_it_is = c.axes == 0;
   Upcoming results = results_ahead(pass);
   for (int64_t point = 0; point < c.points; ++point) {
-    float** to = out;
-    if (as_it_is)
-      c.each_results(pass.tiles, pass.phase, pass.origin, pass.to.outer, pass.to.axis, nowhere,
-                     [&](float* const* row) { *to++ = *row; });
-    for (int64_t t = 0; !as_it_is && t < tiles; ++t) out[t] = products + (point * tiles + t) * width;
-    for (int64_t phase = 0; phase < phases; phase += sum.phases)
+    list_products(pass, point, scratch, out);
+    for (int64_t phase = 0; phase < phases; phase += sum.phases) {
+      const int64_t summed = std::min(sum.phases, phases - phase);
+      for (int64_t k = 0; k < summed; ++k) list_input(buffers, pass, phase + k, point, scratch, rows + k * tiles);
       for (int64_t first = 0; first < depth_; first += sum.channels) {
-        const int64_t summed = std::min(sum.phases, phases - phase), depth = std::min(sum.channels, depth_ - first);
-        for (int64_t k = 0; k < summed; ++k) {
-          panels[k] = weights + k * depth_ * width - first * width;
-          const float** from = rows + k * tiles;
-          if (as_it_is)
-            c.each_points(pass.tiles, c.phases[size_t(phase + k)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
-                          [&](const float* const* row) { *from++ = *row; });
-          for (int64_t t = 0; !as_it_is && t < tiles; ++t)
-            from[t] = input + (((phase + k) * c.points + point) * tiles + t) * pitch_;
-        }
+        const int64_t depth = std::min(sum.channels, depth_ - first);
+        for (int64_t k = 0; k < summed; ++k) panels[k] = weights + (k * depth_ - first) * width;
         weights += summed * depth * width;
-        const bool more = phase || first || (as_it_is && pass.add);
+        const bool more = phase || first || (c.axes == 0 && pass.add);
         const float* init = more ? nullptr : point == ones ? bias : kNothing;
-        GatherTile<float> tile{0, rows, tiles, panels, summed, first, depth, out, 0, init, as_it_is ? pass.columns : width};
+        GatherTile<float> tile{0, rows, tiles, panels, summed, first, depth, out, 0, init, c.axes ? width : pass.columns};
         // While these weights are used, the next ones are asked for.
         const int64_t asks = summed * parts_of(depth, kCacheLine / int64_t(sizeof(float)));
         tile.soon = weights;
@@ -337,6 +348,7 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const float* w
           tile.soon = static_cast<const char*>(tile.soon) + asks * tile.soon_step;
         }
       }
+    }
   }
 }
 
