@@ -162,6 +162,10 @@ struct Tiles {
   int max_rows[kMaxVectors + 1];                                           // rows of the tallest tile, by vectors
   void (*gather[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);  // [vectors][rows]
   void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
+  // Tables of float alone: with half as many rows, and every second term in a sum of its own, which err less.
+  int max_chain_rows[kMaxVectors + 1];
+  void (*gather_chains[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);
+  void (*outer_chains[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);  // ask for nothing
   bool matrices = false;  // gather, outer and wide tiles are of matrix registers: how they read `a` and weights
   int depth_step = 1;     // the depth of gather tiles is a multiple of it
   int row_step = 1;       // rows up to a multiple of it cost the same

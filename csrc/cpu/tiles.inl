@@ -12,13 +12,15 @@
 template <class V>
 inline constexpr bool kAsks = V::lanes * sizeof(typename V::Real) >= 64;
 
-template <class V, int Vectors, int Rows>
+// Terms take turns at as many sums as there are `Chains`, which are added in the end: the shorter, the less they err.
+template <class V, int Vectors, int Rows, int Chains = 1>
 void gather_tile(const GatherTile<typename V::Real>& t) {
   using Real = typename V::Real;
   constexpr int width = Vectors * V::lanes;
-  typename V::Reg acc[Rows][Vectors];
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
+  typename V::Reg acc[Chains][Rows][Vectors];
+  TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k)
+    TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[k][m][v] = V::zero();
   constexpr int64_t kLine = 64 / int64_t(sizeof(Real));
   int asked = 0;  // rows whose results have been asked for
   const char* soon = static_cast<const char*>(t.soon);
@@ -34,16 +36,24 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
     const auto ask_for_rows = [&](int64_t c) {
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) __builtin_prefetch(next[m] + t.first + c);
     };
-    const auto sum = [&](int64_t begin, int64_t end) __attribute__((always_inline)) {
-      _Pragma("GCC unroll 2") for (int64_t c = begin; c < end; ++c) {
-        typename V::Reg column[Vectors];
-        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) column[v] = V::load(b + v * V::lanes);
-        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-          const auto row = V::broadcast(a[m] + c);
-          TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(row, column[v], acc[m][v]);
-        }
-        b += width;
+    const auto add = [&](int64_t c, typename V::Reg(*sums)[Vectors]) __attribute__((always_inline)) {
+      typename V::Reg column[Vectors];
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) column[v] = V::load(b + v * V::lanes);
+      if constexpr (requires { V::pin(column[0]); }) {
+        TORCH_EXT_UNROLL for (int v = 0; Chains > 1 && v < Vectors; ++v) V::pin(column[v]);
       }
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+        const auto row = V::broadcast(a[m] + c);
+        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) sums[m][v] = V::fma(row, column[v], sums[m][v]);
+      }
+      b += width;
+    };
+    const auto sum = [&](int64_t begin, int64_t end) __attribute__((always_inline)) {
+      int64_t c = begin;
+      if constexpr (Chains > 1) {
+        for (; c + Chains <= end; c += Chains) TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) add(c + k, acc[k]);
+      }
+      _Pragma("GCC unroll 2") for (; c < end; ++c) add(c, acc[0]);
     };
     if constexpr (kAsks<V>) {
       for (int64_t begin = 0; begin < depth; begin += kLine) {
@@ -58,42 +68,57 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
     }
   }
   for (; asked < Rows; ++asked) prefetch_results<V, Vectors>(t, asked);
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) store_results<V, Vectors>(t, m, acc[m]);
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+    TORCH_EXT_UNROLL for (int k = 1; k < Chains; ++k)
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[0][m][v] = V::add(acc[0][m][v], acc[k][m][v]);
+    store_results<V, Vectors>(t, m, acc[0][m]);
+  }
 }
 
-template <class V, int Vectors, int Rows>
+template <class V, int Vectors, int Rows, int Chains = 1>
 void outer_tile(const OuterTile<typename V::Real>& t) {
   using Real = typename V::Real;
-  typename V::Reg acc[Rows][Vectors];
+  typename V::Reg acc[Chains][Rows][Vectors];
   const int64_t last = t.columns - (Vectors - 1) * V::lanes;
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
+  TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k)
+    TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[k][m][v] = V::zero();
   const auto mask = V::first(last);
   const char* next = static_cast<const char*>(t.next ? t.next : t.runs);
   for (int64_t r = 0; r < t.run_count; ++r) {
     const Real* a = t.runs[r].a + t.a_offset;
     const Real* b = t.runs[r].b + t.b_offset;
-    for (int64_t p = t.runs[r].count; p > 0; --p) {
+    int64_t p = t.runs[r].count;
+    const auto add = [&](typename V::Reg(*sums)[Vectors]) __attribute__((always_inline)) {
       typename V::Reg column[Vectors];
       TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) column[v] = V::load(b + v * V::lanes);
       column[Vectors - 1] = V::load_masked(b + (Vectors - 1) * V::lanes, mask);
+      if constexpr (requires { V::pin(column[0]); }) {
+        TORCH_EXT_UNROLL for (int v = 0; Chains > 1 && v < Vectors; ++v) V::pin(column[v]);
+      }
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
         const auto row = V::broadcast(a + m);
-        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(row, column[v], acc[m][v]);
+        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) sums[m][v] = V::fma(row, column[v], sums[m][v]);
       }
       a += t.a_pitch;
       b += t.b_pitch;
-      if constexpr (kAsks<V>) {
+      if constexpr (kAsks<V> && Chains == 1) {
         __builtin_prefetch(next, 0, 2);
         if (p % 2) next += t.next_step;
       }
+    };
+    if constexpr (Chains > 1) {
+      for (; p >= Chains; p -= Chains) TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) add(acc[k]);
     }
+    for (; p > 0; --p) add(acc[0]);
   }
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+    TORCH_EXT_UNROLL for (int k = 1; k < Chains; ++k)
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[0][m][v] = V::add(acc[0][m][v], acc[k][m][v]);
     Real* to = t.out + m * t.out_pitch;
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v)
-      V::store(to + v * V::lanes, t.add ? V::add(V::load(to + v * V::lanes), acc[m][v]) : acc[m][v]);
-    const auto end = acc[m][Vectors - 1];
+      V::store(to + v * V::lanes, t.add ? V::add(V::load(to + v * V::lanes), acc[0][m][v]) : acc[0][m][v]);
+    const auto end = acc[0][m][Vectors - 1];
     to += (Vectors - 1) * V::lanes;
     V::store_first(to, last, t.add ? V::add(V::load_first(to, last), end) : end);
   }
@@ -322,6 +347,13 @@ constexpr void fill_tiles(Tiles<typename V::Real>& table, std::integer_sequence<
   ((table.outer[Vectors][Rows + 1] = outer_tile<V, Vectors, Rows + 1>), ...);
 }
 
+template <class V, int Vectors, int... Rows>
+constexpr void fill_chains(Tiles<typename V::Real>& table, std::integer_sequence<int, Rows...>) {
+  table.max_chain_rows[Vectors] = sizeof...(Rows);
+  ((table.gather_chains[Vectors][Rows + 1] = gather_tile<V, Vectors, Rows + 1, 2>), ...);
+  ((table.outer_chains[Vectors][Rows + 1] = outer_tile<V, Vectors, Rows + 1, 2>), ...);
+}
+
 template <class V, int Rows, int... Vectors>
 constexpr void fill_wide_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Vectors...>) {
   table.max_wide_vectors[Rows] = sizeof...(Vectors);
@@ -355,6 +387,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.asks = kAsks<V>;
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_tiles<V, I + 1>(table, std::make_integer_sequence<int, Tallest>()), ...);
+    if constexpr (sizeof(typename V::Real) == 4) (fill_chains<V, I + 1>(table, std::make_integer_sequence<int, Tallest / 2>()), ...);
   }(std::make_integer_sequence<int, sizeof...(Tallest)>());
   fill_wide<V>(table, widest);
   [&]<int... I>(std::integer_sequence<int, I...>) {

@@ -17,6 +17,8 @@ struct F32 {
   using Mask = __m256i;
   static constexpr int lanes = 8;
   static Reg zero() { return _mm256_setzero_ps(); }
+  // Keeps GCC from loading it again wherever it is used.
+  static void pin(Reg& v) { asm("" : "+x"(v)); }
   static Reg set(float v) { return _mm256_set1_ps(v); }
   static Reg broadcast(const float* p) { return set(*p); }
   static Reg load(const float* p) { return _mm256_loadu_ps(p); }

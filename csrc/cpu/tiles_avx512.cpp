@@ -22,6 +22,8 @@ struct F32 {
   using Mask = __mmask16;
   static constexpr int lanes = 16;
   static Reg zero() { return _mm512_setzero_ps(); }
+  // Keeps GCC from loading it again wherever it is used.
+  static void pin(Reg& v) { asm("" : "+v"(v)); }
   static Reg set(float v) { return _mm512_set1_ps(v); }
   static Reg broadcast(const float* p) { return set(*p); }
   static Reg load(const float* p) { return _mm512_loadu_ps(p); }

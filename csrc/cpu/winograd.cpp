@@ -99,9 +99,11 @@ class Winograd final : public Plan {
   struct Sum {
     int64_t phases, channels;
   };
-  Sum sum_of(int64_t phases, int64_t vectors) const {
-    const int64_t most = std::clamp<int64_t>(kPanelBytes / (vectors * lanes() * int64_t(sizeof(float))), 8, kMaxTerms);
-    return {std::clamp<int64_t>(most / depth_, 1, phases), even_part(depth_, most)};
+  // With each axis that is transformed the errors of sums weigh more, and so these are shorter.
+  Sum sum_of(const WinogradTiles& c, int64_t vectors) const {
+    const int64_t panel = kPanelBytes / (vectors * lanes() * int64_t(sizeof(float)));
+    const int64_t most = std::clamp<int64_t>(panel, 8, kMaxTerms >> std::max(c.axes - 1, 0));
+    return {std::clamp<int64_t>(most / depth_, 1, phases_summed(c)), even_part(depth_, most)};
   }
 
   int64_t lanes() const { return tiles_->lanes; }
@@ -319,8 +321,8 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const float* w
   alignas(64) static constexpr float kNothing[kMaxVectors * kMaxLanes] = {};
   int64_t ones = 0;
   for (const WinogradAxis& a : c.axis) ones = ones * a.points + (a.transformed ? 1 : 0);
-  const Sum sum = sum_of(phases, pass.vectors);
-  const int64_t count = parts_of(tiles, tiles_->max_rows[pass.vectors]);
+  const Sum sum = sum_of(c, pass.vectors);
+  const int64_t count = parts_of(tiles, tiles_->max_chain_rows[pass.vectors]);
   const float* panels[kMaxTerms];
   Upcoming results = results_ahead(pass);
   for (int64_t point = 0; point < c.points; ++point) {
@@ -343,7 +345,7 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const float* w
           const int64_t height = (tiles - done) / (count - i);
           tile.next = i + 1 < count ? height : 0;
           results.step();
-          tiles_->gather[pass.vectors][height](tile);
+          tiles_->gather_chains[pass.vectors][height](tile);
           tile.rows += height, tile.out += height, done += height;
           tile.soon = static_cast<const char*>(tile.soon) + asks * tile.soon_step;
         }
@@ -395,9 +397,9 @@ Upcoming Winograd::results_ahead(const Pass& pass) const {
     origin += low * out_.axis[a];
     strides.axis[a] *= step;
   }
-  const Sum sum = sum_of(phases_summed(c), pass.vectors);
+  const Sum sum = sum_of(c, pass.vectors);
   Upcoming ahead(c.points * parts_of(phases_summed(c), sum.phases) * parts_of(depth_, sum.channels) *
-                 parts_of(pass.tiles.tiles(), tiles_->max_rows[pass.vectors]));
+                 parts_of(pass.tiles.tiles(), tiles_->max_chain_rows[pass.vectors]));
   ahead.writes(p_.type, origin, strides, patch);
   return ahead;
 }

@@ -83,6 +83,8 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   bool transform(const Buffers& buffers, const RowView<float>& x, const RowView<float>& y, const TileBlock& block,
                  const Unit& unit, Range phases, std::byte* scratch) const;
   void add_products(const TileBlock& block, const Unit& unit, Range phases, bool add, std::byte* scratch) const;
+  // Of rows of a panel.
+  void sum_chains(int64_t rows, int64_t panel, float* sums, OuterTile<float> tile) const;
   bool sum_unit(const Buffers& buffers, const Unit& unit, float* sums, std::byte* scratch) const;
 
   std::vector<WinogradTiles> classes_;
@@ -302,9 +304,20 @@ void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases,
         if (swapped_) std::swap(run.a, run.b), std::swap(tile.a_pitch, tile.b_pitch);
         tile.add = add || first > 0;
         for (int64_t panel = 0; panel < u.panel.size(); ++panel, tile.b_offset += width())
-          sum_panel({0, u.m.size()}, u.panel.begin + panel, products + (at * u.panel.size() + panel) * of_panel, width(), tile);
+          sum_chains(u.m.size(), u.panel.begin + panel, products + (at * u.panel.size() + panel) * of_panel, tile);
       }
     }
+}
+
+void WinogradSums::sum_chains(int64_t rows, int64_t panel, float* sums, OuterTile<float> tile) const {
+  tile.columns = columns(panel), tile.out_pitch = width();
+  const int64_t vectors = parts_of(tile.columns, lanes()), count = parts_of(rows, tiles_->max_chain_rows[vectors]);
+  for (int64_t i = 0, at = 0; i < count; ++i) {
+    const int64_t height = (rows - at) / (count - i);
+    tile.a_offset = at, tile.out = sums + at * width();
+    tiles_->outer_chains[vectors][height](tile);
+    at += height;
+  }
 }
 
 // Returns whether all is finite.

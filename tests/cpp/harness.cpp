@@ -261,4 +261,13 @@ std::vector<uint64_t> Harness::run(const cpu::Plan& plan, const Problem& p, cons
   return bits;
 }
 
+double rms(const std::vector<uint64_t>& got, const std::vector<double>& exact, Type type) {
+  double errors = 0, values = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    errors += std::pow(value_of(got[i], type) - exact[i], 2);
+    values += exact[i] * exact[i];
+  }
+  return std::sqrt(errors / values);
+}
+
 }  // namespace torch_ext::test

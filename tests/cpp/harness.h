@@ -57,6 +57,8 @@ Data integers(const Geometry& geometry);
 Data reals(const Geometry& geometry, Type type, double scale);
 
 double value_of(uint64_t bits, Type type);
+// The root of the mean of squared errors, over that of the squared values.
+double rms(const std::vector<uint64_t>& got, const std::vector<double>& exact, Type type);
 // One rounding, as the kernels must do it.
 uint64_t bits_of(double value, Type type);
 // The values of a whole tensor by the loop nest of formula.h, summed in `Sum`, canonical order.

@@ -243,15 +243,6 @@ TEST_P(AmxKernelOfFloat32, ComputesIntegersExactlyInFewerParts) {
   for (Precision precision : {Precision::high, Precision::medium}) EXPECT_GT(compute(small_cases(), 1, 1, precision), 100);
 }
 
-double rms(const std::vector<uint64_t>& got, const std::vector<double>& exact, Type type) {
-  double errors = 0, values = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    errors += std::pow(value_of(got[i], type) - exact[i], 2);
-    values += exact[i] * exact[i];
-  }
-  return std::sqrt(errors / values);
-}
-
 class AmxKernelOfEveryType : public testing::TestWithParam<Operation> {};
 
 TEST_P(AmxKernelOfEveryType, KeepsTheErrorBound) {

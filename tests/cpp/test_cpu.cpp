@@ -302,6 +302,36 @@ TEST(KernelList, OuterIsExactBeyondTheCache) {
   }
 }
 
+// Winograd's results are sums of more products than the formula's, and yet err no more than those of multiply-adds.
+TEST(KernelList, WinogradIsAsAccurateAsMultiplyAdds) {
+  int computed = 0;
+  Harness harness;
+  for (const char* line :
+       {"k4_s2 n1 g1 c128:64 i8x8 k4x4 s2x2 d1x1 pb1x1 pe1x1 op0x0",
+        "k3_s2 n1 g1 c128:64 i10x10 k3x3 s2x2 d1x1 pb1x1 pe1x1 op1x1", "k4_s2_line n1 g1 c128:64 i250 k4 s2 d1 pb1 pe1 op0",
+        "k8_s4_line n2 g1 c96:160 i32 k8 s4 d1 pb2 pe2 op0"})
+    for (const Operation operation : kOperations)
+      for (const Isa isa : {Isa::avx2, Isa::avx512}) {
+        const Case c = parse_case(line);
+        const Problem p = make_problem(c, operation, Type::f32, kLayouts[0], false);
+        const bool sums = operation == Operation::backward_weights;
+        const std::string suffix = std::string("__") + name_of(isa);
+        const auto plan = cpu::make_plan(p, isa, 1, ((sums ? "winograd_sums" : "winograd") + suffix).c_str());
+        const auto direct = cpu::make_plan(p, isa, 1, ((sums ? "outer" : "gather") + suffix).c_str());
+        if (isa > cpu::detected_isa() || !plan || !direct) {
+          std::printf("%s: not on this machine\n", suffix.c_str());
+          continue;
+        }
+        ++computed;
+        const Data data = reals(c.geometry, Type::f32, 1);
+        const std::vector<double> exact = formula<double>(c.geometry, operation, data, false);
+        const double error = rms(harness.run(*plan, p, data, shuffled(1)), exact, Type::f32);
+        const double of_direct = rms(harness.run(*direct, p, data, shuffled(1)), exact, Type::f32);
+        EXPECT_LE(error, 1.1 * of_direct) << plan->kernel << ' ' << line;
+      }
+  EXPECT_EQ(computed > 0, cpu::detected_isa() >= Isa::avx2);
+}
+
 TEST(KernelList, EveryKernelAcceptsSomeCase) {
   for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel) {
     const char* name = cpu::kernel_name(kernel);
