@@ -180,9 +180,10 @@ struct Tiles {
   void (*dot[kDotRows + 1][kDotTaps + 1])(const DotTile<Real>&);         // [rows][taps]
   // to[offsets[j] + i] = from[i*pitch + j] for i < rows <= lanes, j < columns; zero for rows <= i < lanes.
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
-  // Winograd's F(3, 2) along some axes of rows of `count` reals, the innermost axis fastest: of weights (g0, (g0+g1)/2,
-  // (g0-g1)/2, g1), of inputs (d0-d2, d1+d2, d2-d1, d1-d3), of products (m0+m1+m2, m1-m2, m1+m2-m3). Rows of points are `pitch`
-  // apart. A vector of `check` stays zero while all that is written to `to` is finite. `add`: to what is there.
+  // Tables of float alone: Winograd's F(3, 2) along some axes of rows of `count` reals, the innermost axis fastest: of weights
+  // (g0, (g0+g1)/2, (g0-g1)/2, g1), of inputs (d0-d2, d1+d2, d2-d1, d1-d3), of products (m0+m1+m2, m1-m2, m1+m2-m3). Rows of
+  // points are `pitch` apart. A vector of `check` stays zero while all that is written to `to` is finite. `add`: to what is
+  // there.
   void (*winograd_weights[kAxes + 1])(const Real* const* from, Real* to, int64_t pitch, int64_t count);  // [axes]
   void (*winograd_input[kAxes + 1])(const Real* const* from, Real* to, int64_t pitch, int64_t count, Real* check);
   void (*winograd_output[kAxes + 1])(const Real* from, int64_t pitch, Real* const* to, int64_t count, bool add);

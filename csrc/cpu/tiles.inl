@@ -400,7 +400,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.overlap = overlap<V>;
   table.depthwise = depthwise<V>;
   table.depthwise_sums = depthwise_sums<V>;
-  fill_winograd<V>(table, std::make_integer_sequence<int, kAxes + 1>());
+  if constexpr (sizeof(typename V::Real) == 4) fill_winograd<V>(table, std::make_integer_sequence<int, kAxes + 1>());
   table.every = every<V>;
   table.finite = finite<V>;
   table.widen = V::widen;

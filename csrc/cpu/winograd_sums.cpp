@@ -34,6 +34,7 @@ constexpr int64_t kLeastBoxedPairs = 2048;
 constexpr Least kLeastOfClasses[] = {{64, 8192, 1000}, {64, 4096, 1000}, {64, 4096, 4096}};
 constexpr int64_t kLeastBoxedPairsOfClasses = 8192;  // along two axes; boxes of others cost too much
 constexpr double kLeastSaved = 1.25;                 // of the products
+constexpr int64_t kMostBoxedAtOnce = 64 << 20;       // bytes
 
 class WinogradSums final : public Plan, private WeightSums<float> {
  public:
@@ -219,6 +220,8 @@ bool WinogradSums::pays() const {
   const Least& least = (one_class ? kLeast : kLeastOfClasses)[grid().axes - 1];
   const int64_t pairs = m_ * n_;
   if (boxed && one_class && pairs * p_.geometry.groups < kLeastBoxedPairs) return false;
+  const double boxes = double(p_.geometry.x_size() + p_.geometry.y_size()) * sizeof(float);
+  if (boxed && parts_ == 1 && boxes > kMostBoxedAtOnce) return false;
   if (boxed && !one_class && (grid().axes != 2 || pairs < kLeastBoxedPairsOfClasses)) return false;
   return std::min(m_, n_) >= least.channels && pairs >= least.pairs && grid().saved(p_.geometry) >= kLeastSaved &&
          grid().count(p_.geometry.batch) * grid().results >= least.results;
@@ -226,10 +229,10 @@ bool WinogradSums::pays() const {
 
 std::string WinogradSums::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
-  return text(int64_t(classes_.size())) + " classes of phases, tile " + text(tiles_->max_rows[vectors_]) + "x" + text(width()) +
-         (swapped_ ? " (y by x)" : " (x by y)") + ", block " + text(block_.sample.size()) + "x" + text(block_.tile[0].size()) +
-         "x" + text(block_.tile[1].size()) + "x" + text(block_.tile[2].size()) + " tiles, " + text(parts_) + " parts, " +
-         text(units()) + " units";
+  return text(int64_t(classes_.size())) + " classes of phases, tile " + text(tiles_->max_chain_rows[vectors_]) + "x" +
+         text(width()) + (swapped_ ? " (y by x)" : " (x by y)") + ", block " + text(block_.sample.size()) + "x" +
+         text(block_.tile[0].size()) + "x" + text(block_.tile[1].size()) + "x" + text(block_.tile[2].size()) + " tiles, " +
+         text(parts_) + " parts, " + text(units()) + " units";
 }
 
 void WinogradSums::run(const Buffers& buffers, const Parallel& parallel) const {
