@@ -39,8 +39,8 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
     const auto add = [&](int64_t c, typename V::Reg(*sums)[Vectors]) __attribute__((always_inline)) {
       typename V::Reg column[Vectors];
       TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) column[v] = V::load(b + v * V::lanes);
-      if constexpr (requires { V::pin(column[0]); }) {
-        TORCH_EXT_UNROLL for (int v = 0; Chains > 1 && v < Vectors; ++v) V::pin(column[v]);
+      if constexpr (Chains > 1) {
+        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) V::pin(column[v]);
       }
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
         const auto row = V::broadcast(a[m] + c);
@@ -93,8 +93,8 @@ void outer_tile(const OuterTile<typename V::Real>& t) {
       typename V::Reg column[Vectors];
       TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) column[v] = V::load(b + v * V::lanes);
       column[Vectors - 1] = V::load_masked(b + (Vectors - 1) * V::lanes, mask);
-      if constexpr (requires { V::pin(column[0]); }) {
-        TORCH_EXT_UNROLL for (int v = 0; Chains > 1 && v < Vectors; ++v) V::pin(column[v]);
+      if constexpr (Chains > 1) {
+        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) V::pin(column[v]);
       }
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
         const auto row = V::broadcast(a + m);

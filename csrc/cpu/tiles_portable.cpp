@@ -17,6 +17,7 @@ struct Vec {
   static constexpr int lanes = Lanes;
   static Reg zero() { return Reg{}; }
   static Reg set(T v) { return Reg{} + v; }
+  static void pin(Reg&) {}
   static Reg broadcast(const T* p) { return set(*p); }
   static Reg load(const T* p) { return *reinterpret_cast<const Reg*>(p); }
   static void store(T* p, Reg v) { *reinterpret_cast<Reg*>(p) = v; }

@@ -74,35 +74,37 @@ inline __attribute__((always_inline)) void winograd_axes(const typename V::Reg* 
   }
 }
 
-// From rows anywhere to rows `pitch` apart.
-template <class V, class T, int Axes>
-void winograd_spread(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count) {
+// From rows anywhere to rows `pitch` apart; see(k, m) is called for all that is stored.
+template <class V, class T, int Axes, class See>
+inline __attribute__((always_inline)) void winograd_store(const typename V::Real* const* from, typename V::Real* to,
+                                                          int64_t pitch, int64_t count, See see) {
   constexpr int rows = winograd_power<T::kFrom>(Axes), points = winograd_power<T::kTo>(Axes);
-  for (int64_t i = 0; i < count; i += V::lanes) {
-    typename V::Reg values[rows];
-    TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) values[k] = V::load_first(from[k] + i, count - i);
-    winograd_axes<V, T, Axes, 1>(values, [&](const typename V::Reg* m) __attribute__((always_inline)) {
-      TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) V::store_first(to + k * pitch + i, count - i, m[k]);
-    });
-  }
-}
-
-// The same, and whether all that is stored is finite.
-template <class V, class T, int Axes>
-void winograd_spread_checked(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count,
-                             typename V::Real* check) {
-  constexpr int rows = winograd_power<T::kFrom>(Axes), points = winograd_power<T::kTo>(Axes), sums = 4;
-  typename V::Reg sum[sums] = {V::load(check), V::zero(), V::zero(), V::zero()};
   for (int64_t i = 0; i < count; i += V::lanes) {
     typename V::Reg values[rows];
     TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) values[k] = V::load_first(from[k] + i, count - i);
     winograd_axes<V, T, Axes, 1>(values, [&](const typename V::Reg* m) __attribute__((always_inline)) {
       TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) {
         V::store_first(to + k * pitch + i, count - i, m[k]);
-        sum[k % sums] = V::fma(m[k], V::zero(), sum[k % sums]);  // zero, unless m is an infinity or a NaN
+        see(k, m[k]);
       }
     });
   }
+}
+
+template <class V, class T, int Axes>
+void winograd_spread(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count) {
+  winograd_store<V, T, Axes>(from, to, pitch, count, [](int, typename V::Reg) __attribute__((always_inline)) {});
+}
+
+// The same, and whether all that is stored is finite.
+template <class V, class T, int Axes>
+void winograd_spread_checked(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count,
+                             typename V::Real* check) {
+  constexpr int sums = 4;
+  typename V::Reg sum[sums] = {V::load(check), V::zero(), V::zero(), V::zero()};
+  winograd_store<V, T, Axes>(from, to, pitch, count, [&](int k, typename V::Reg m) __attribute__((always_inline)) {
+    sum[k % sums] = V::fma(m, V::zero(), sum[k % sums]);  // zero, unless m is an infinity or a NaN
+  });
   V::store(check, V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
 }
 

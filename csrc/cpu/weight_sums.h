@@ -26,8 +26,9 @@ class WeightSums {
   int64_t sums_bytes() const { return p_.geometry.groups * group_sums() * int64_t(sizeof(Real)); }  // of all weights
   void tap_of(int64_t index, int64_t* tap) const;
 
-  // Rows of one panel of a tap's sums, of which these are the first's, in tiles of even height that are like `tile`.
-  void sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile) const;
+  // Rows of one panel of a tap's sums, of which these are the first's, in tiles of even height that are like `tile`, with
+  // `chains` in those that err less.
+  void sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile, bool chains = false) const;
   // Adds parts, each of the sums of all weights, in their order, and brings them into the result's layout.
   void store(const Buffers& buffers, const Parallel& parallel, Real* sums, int64_t parts) const;
   // Some rows and columns of some taps, whose sums begin at `sums` and are so far apart.

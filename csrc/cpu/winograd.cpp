@@ -14,6 +14,7 @@
 // its products are of the input as it is.
 #include <algorithm>
 #include <atomic>
+#include <utility>
 #include <vector>
 
 #include "csrc/cpu/kernels.h"
@@ -30,20 +31,17 @@ constexpr int64_t kInputBytes = 768 << 10;        // transformed input of a bloc
 constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the weights' trip into L1 is amortised
 constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block of all panels, of one: some register tiles of products
 constexpr int64_t kLeastTiles = 64;               // of a call with weights packed ahead
-// What pays along one, two and three axes. Of fewer channels, the transforms cost more than the products save: channels that are
-// summed over and of the result, and these times each other. Of fewer results of a phase, and of four times as many where few
-// tiles fit into a block, those of the weights do, which are 2, 4 and 8 times as large as the weights.
-struct Least {
-  int64_t channels, pairs, results;
-};
-constexpr Least kLeast[] = {{48, 4096, 512}, {16, 512, 1024}, {16, 256, 5120}};
+// What pays along one, two and three axes. Of fewer channels, the transforms cost more than the products save. Of fewer results,
+// and of four times as many where few tiles fit into a block, those of the weights do, which are 2, 4 and 8 times as large as the
+// weights.
+constexpr WinogradLeast kLeast[] = {{48, 4096, 512}, {16, 512, 1024}, {16, 256, 5120}};
 // And by how much products must be fewer. Where phases differ in their taps, input is transformed for each class of them.
-constexpr Least kLeastOfClasses[] = {{64, 8192, 1024}, {64, 8192, 1024}, {64, 8192, 16384}};
+constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1024}, {64, 8192, 1024}, {64, 8192, 16384}};
 constexpr double kLeastSaved = 1.25, kLeastSavedOfClasses = 1.45;
 
 class Winograd final : public Plan {
  public:
-  Winograd(const Problem& problem, Isa isa, int threads);
+  Winograd(const Problem& problem, std::vector<WinogradTiles> classes, Isa isa, int threads);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
@@ -131,7 +129,7 @@ class Winograd final : public Plan {
       pointers_part_, nowhere_part_;
 };
 
-Winograd::Winograd(const Problem& problem, Isa isa, int threads)
+Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, Isa isa, int threads)
     : p_(problem),
       tiles_(&tiles<float>(isa)),
       forward_(p_.operation == Operation::conv_transpose),
@@ -139,7 +137,7 @@ Winograd::Winograd(const Problem& problem, Isa isa, int threads)
       out_(forward_ ? p_.y : p_.x),
       depth_(forward_ ? p_.geometry.x_channels : p_.geometry.y_channels),
       columns_(forward_ ? p_.geometry.y_channels : p_.geometry.x_channels),
-      classes_(WinogradTiles::of_all_phases(p_.geometry, p_.operation)),
+      classes_(std::move(classes)),
       rows_(*tiles_, p_.type, in_, grid().axis[2].in_extent, depth_, grid().whole_input(), 1, 1, 0),
       weights_(p_, classes_, *tiles_),
       width_(weights_.width()),
@@ -205,8 +203,8 @@ Winograd::Block Winograd::block(int64_t index) const {
 // once and reads them once a block.
 bool Winograd::pays() const {
   const bool one_class = classes_.size() == 1;
-  const Least& least = (one_class ? kLeast : kLeastOfClasses)[grid().axes - 1];
-  if (std::min(depth_, columns_) < least.channels || depth_ * columns_ < least.pairs) return false;
+  const WinogradLeast& least = (one_class ? kLeast : kLeastOfClasses)[grid().axes - 1];
+  if (!least.reached(depth_, columns_)) return false;
   if (grid().saved(p_.geometry) < (one_class ? kLeastSaved : kLeastSavedOfClasses)) return false;
   const int64_t tiles = grid().count(p_.geometry.batch);
   const int64_t results = room() < kFewTiles ? 4 * least.results : least.results;
@@ -444,10 +442,10 @@ void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t pane
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  if (p.operation == Operation::backward_weights || p.type != Type::f32 ||
-      WinogradTiles::of_all_phases(p.geometry, p.operation).empty())
-    return nullptr;
-  auto plan = std::make_shared<Winograd>(p, isa, request.threads);
+  if (p.operation == Operation::backward_weights || p.type != Type::f32) return nullptr;
+  std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, p.operation);
+  if (classes.empty()) return nullptr;
+  auto plan = std::make_shared<Winograd>(p, std::move(classes), isa, request.threads);
   return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
 }
 

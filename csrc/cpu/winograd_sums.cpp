@@ -10,6 +10,8 @@
 // cache. The sums of a unit stay there too. Blocks are cut by the shape alone, so that the bits of a sum depend on nothing else.
 #include <algorithm>
 #include <atomic>
+#include <utility>
+#include <vector>
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/scratch.h"
@@ -23,22 +25,18 @@ constexpr int64_t kSumsBytes = 1 << 20, kTransformedBytes = 768 << 10;  // of a 
 constexpr int64_t kSliceBytes = 64 << 10;                               // of x and y that a thread brings at a time
 constexpr int64_t kItems = 16, kTilesOfPart = 100;
 constexpr int64_t kMinTiles = 24, kMaxTiles = 128;  // of a block
-// What pays along one, two and three axes: channels of x and of y, these times each other, and results of a phase. Of all groups
-// together, more channels are needed to pay for boxes.
-struct Least {
-  int64_t channels, pairs, results;
-};
-constexpr Least kLeast[] = {{32, 2048, 200}, {16, 512, 300}, {32, 1024, 4096}};
+// What pays along one, two and three axes. Of all groups together, more channels are needed to pay for boxes.
+constexpr WinogradLeast kLeast[] = {{32, 2048, 200}, {16, 512, 300}, {32, 1024, 4096}};
 constexpr int64_t kLeastBoxedPairs = 2048;
 // Where phases differ in their taps, x is transformed for each class of them.
-constexpr Least kLeastOfClasses[] = {{64, 8192, 1000}, {64, 4096, 1000}, {64, 4096, 4096}};
+constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1000}, {64, 4096, 1000}, {64, 4096, 4096}};
 constexpr int64_t kLeastBoxedPairsOfClasses = 8192;  // along two axes; boxes of others cost too much
 constexpr double kLeastSaved = 1.25;                 // of the products
 constexpr int64_t kMostBoxedAtOnce = 64 << 20;       // bytes
 
 class WinogradSums final : public Plan, private WeightSums<float> {
  public:
-  WinogradSums(const Problem& problem, Isa isa, int threads);
+  WinogradSums(const Problem& problem, std::vector<WinogradTiles> classes, Isa isa, int threads);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
@@ -84,8 +82,6 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   bool transform(const Buffers& buffers, const RowView<float>& x, const RowView<float>& y, const TileBlock& block,
                  const Unit& unit, Range phases, std::byte* scratch) const;
   void add_products(const TileBlock& block, const Unit& unit, Range phases, bool add, std::byte* scratch) const;
-  // Of rows of a panel.
-  void sum_chains(int64_t rows, int64_t panel, float* sums, OuterTile<float> tile) const;
   bool sum_unit(const Buffers& buffers, const Unit& unit, float* sums, std::byte* scratch) const;
 
   std::vector<WinogradTiles> classes_;
@@ -100,9 +96,9 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   Layout::Part sums_part_, zeros_part_, products_part_;
 };
 
-WinogradSums::WinogradSums(const Problem& problem, Isa isa, int threads)
+WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> classes, Isa isa, int threads)
     : WeightSums(problem, tiles<float>(isa), swapped_suits(problem, tiles<float>(isa))),
-      classes_(WinogradTiles::of_all_phases(p_.geometry, Operation::conv_transpose)),
+      classes_(std::move(classes)),
       x_{{*tiles_, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, grid().whole_input(), 1, 1, 0},
          p_.geometry.x_channels,
          p_.x.channel == 1 || p_.geometry.x_channels == 1,
@@ -217,13 +213,13 @@ WinogradSums::Unit WinogradSums::unit(int64_t index) const {
 
 bool WinogradSums::pays() const {
   const bool one_class = classes_.size() == 1, boxed = !(x_.in_place && y_.in_place);
-  const Least& least = (one_class ? kLeast : kLeastOfClasses)[grid().axes - 1];
+  const WinogradLeast& least = (one_class ? kLeast : kLeastOfClasses)[grid().axes - 1];
   const int64_t pairs = m_ * n_;
   if (boxed && one_class && pairs * p_.geometry.groups < kLeastBoxedPairs) return false;
   const double boxes = double(p_.geometry.x_size() + p_.geometry.y_size()) * sizeof(float);
   if (boxed && parts_ == 1 && boxes > kMostBoxedAtOnce) return false;
   if (boxed && !one_class && (grid().axes != 2 || pairs < kLeastBoxedPairsOfClasses)) return false;
-  return std::min(m_, n_) >= least.channels && pairs >= least.pairs && grid().saved(p_.geometry) >= kLeastSaved &&
+  return least.reached(m_, n_) && grid().saved(p_.geometry) >= kLeastSaved &&
          grid().count(p_.geometry.batch) * grid().results >= least.results;
 }
 
@@ -307,20 +303,10 @@ void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases,
         if (swapped_) std::swap(run.a, run.b), std::swap(tile.a_pitch, tile.b_pitch);
         tile.add = add || first > 0;
         for (int64_t panel = 0; panel < u.panel.size(); ++panel, tile.b_offset += width())
-          sum_chains(u.m.size(), u.panel.begin + panel, products + (at * u.panel.size() + panel) * of_panel, tile);
+          sum_panel({0, u.m.size()}, u.panel.begin + panel, products + (at * u.panel.size() + panel) * of_panel, width(), tile,
+                    true);
       }
     }
-}
-
-void WinogradSums::sum_chains(int64_t rows, int64_t panel, float* sums, OuterTile<float> tile) const {
-  tile.columns = columns(panel), tile.out_pitch = width();
-  const int64_t vectors = parts_of(tile.columns, lanes()), count = parts_of(rows, tiles_->max_chain_rows[vectors]);
-  for (int64_t i = 0, at = 0; i < count; ++i) {
-    const int64_t height = (rows - at) / (count - i);
-    tile.a_offset = at, tile.out = sums + at * width();
-    tiles_->outer_chains[vectors][height](tile);
-    at += height;
-  }
 }
 
 // Returns whether all is finite.
@@ -356,10 +342,10 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  if (p.operation != Operation::backward_weights || p.type != Type::f32 ||
-      WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose).empty())
-    return nullptr;
-  auto plan = std::make_shared<WinogradSums>(p, isa, request.threads);
+  if (p.operation != Operation::backward_weights || p.type != Type::f32) return nullptr;
+  std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose);
+  if (classes.empty()) return nullptr;
+  auto plan = std::make_shared<WinogradSums>(p, std::move(classes), isa, request.threads);
   return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
 }
 

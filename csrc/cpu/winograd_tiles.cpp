@@ -94,9 +94,8 @@ TileBlock WinogradTiles::cut(int64_t batch, int64_t tiles) const {
 }
 
 int64_t WinogradTiles::block_count(int64_t batch, const TileBlock& shape) const {
-  int64_t count = parts_of(batch, shape.sample.size());
-  for (int a = 0; a < kAxes; ++a) count *= parts_of(axis[a].tiles, shape.tile[a].size());
-  return count;
+  const int64_t lengths[kAxes] = {shape.tile[0].size(), shape.tile[1].size(), shape.tile[2].size()};
+  return parts_of(batch, shape.sample.size()) * piece_count([&](int a) { return axis[a].tiles; }, lengths);
 }
 
 TileBlock WinogradTiles::take_block(int64_t& index, int64_t batch, const TileBlock& shape) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tiles of Winograd's F(3, 2) along the axes of conv_transpose and backward_data, without any arithmetic on data.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -140,6 +141,12 @@ struct WinogradTiles {
         }
       }
   }
+};
+
+// What a kernel needs to be faster than others: channels on either side, these times each other, and results of a phase.
+struct WinogradLeast {
+  int64_t channels, pairs, results;
+  bool reached(int64_t x, int64_t y) const { return std::min(x, y) >= channels && x * y >= pairs; }
 };
 
 // Whether kernels may choose it: TORCH_EXT_WINOGRAD=0 and who wants the same bits for a sample in any batch do not want it.
