@@ -19,11 +19,6 @@ inline constexpr int64_t kLongRun = 256;           // of weights: many short run
 inline constexpr int64_t kMaxLinks = 64 << 10;     // pairs of a position and a tap
 inline constexpr int64_t kMaxResults = 64 << 10;   // positions of y
 
-// Whether other kernels multiply such weights as pairs of bf16.
-inline bool multiplies_pairs(Type type, Isa isa) {
-  return type == Type::bf16 && (isa >= Isa::amx || (isa >= Isa::avx512_bf16 && pairs_are_fast()));
-}
-
 // Rows of so many elements start in different sets of the caches.
 template <class Real>
 int64_t apart(const Tiles<Real>& tiles, int64_t row) {

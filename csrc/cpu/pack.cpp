@@ -220,6 +220,18 @@ void load_pairs(const Tiles<float>& tiles, const uint16_t* from, int64_t positio
 }
 
 template <class Real>
+void load_residues(const Tiles<Real>& tiles, Type type, const void* from, int64_t step, Real* to, int64_t pitch, int64_t count) {
+  if (computes_in<Real>(type)) return tiles.unweave(static_cast<const Real*>(from), step, to, pitch, count);
+  alignas(64) Real stage[kMaxResidues];
+  const int64_t some = kMaxResidues / step;
+  for (int64_t j = 0; j < count; j += some) {
+    const int64_t cells = std::min(some, count - j);
+    tiles.widen(type, element(from, type, j * step), stage, cells * step);
+    tiles.unweave(stage, step, to + j, pitch, cells);
+  }
+}
+
+template <class Real>
 void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64_t pitch, void* to, int64_t position_stride,
                   int64_t count, int64_t channel_stride, int64_t channels) {
   if (position_stride == 1) {
@@ -390,9 +402,11 @@ template void load_box<double>(const Tiles<double>&, Type, const void*, Box, dou
 template void store_box<float>(const Tiles<float>&, Type, const float*, int64_t, void*, Box);
 template void store_box<double>(const Tiles<double>&, Type, const double*, int64_t, void*, Box);
 template void load_planes<float>(const Tiles<float>&, Type, const void*, int64_t, int64_t, int64_t, int64_t, float*, int64_t);
+template void load_residues<float>(const Tiles<float>&, Type, const void*, int64_t, float*, int64_t, int64_t);
 template void store_planes<float>(const Tiles<float>&, Type, const float*, int64_t, void*, int64_t, int64_t, int64_t, int64_t);
 template class PanelPacker<float>;
 template void load_planes<double>(const Tiles<double>&, Type, const void*, int64_t, int64_t, int64_t, int64_t, double*, int64_t);
+template void load_residues<double>(const Tiles<double>&, Type, const void*, int64_t, double*, int64_t, int64_t);
 template void store_planes<double>(const Tiles<double>&, Type, const double*, int64_t, void*, int64_t, int64_t, int64_t, int64_t);
 template class PanelPacker<double>;
 

@@ -60,7 +60,13 @@ template <class Real>
 void load_planes(const Tiles<Real>& tiles, Type type, const void* from, int64_t position_stride, int64_t count,
                  int64_t channel_stride, int64_t channels, Real* planes, int64_t pitch);
 
-// The same for bf16, in planes of pairs of channels; the last pair of an odd number has a zero. `tiles` has pairs.
+// A line of one channel as its residues modulo `step`: to[r*pitch + j] = from[j*step + r] for r < step <= kMaxResidues, j <
+// count.
+inline constexpr int64_t kMaxResidues = 512;
+template <class Real>
+void load_residues(const Tiles<Real>& tiles, Type type, const void* from, int64_t step, Real* to, int64_t pitch, int64_t count);
+
+// What load_planes does for bf16, in planes of pairs of channels; the last pair of an odd number has a zero. `tiles` has pairs.
 void load_pairs(const Tiles<float>& tiles, const uint16_t* from, int64_t position_stride, int64_t count, int64_t channel_stride,
                 int64_t channels, float* planes, int64_t pitch);
 

@@ -18,7 +18,7 @@ struct PlaneTap {
 };
 
 struct PlaneAxis {
-  std::vector<int64_t> residues;  // by slot
+  std::vector<int64_t> residues;  // by slot, ascending
   std::vector<std::vector<PlaneTap>> phases;
   int64_t q_min = 0, q_max = 0;
 
@@ -29,15 +29,18 @@ struct PlaneAxis {
       for (const Tap& tap : taps) {
         int64_t q = tap.delta / axis.in_step, residue = tap.delta % axis.in_step;
         if (residue < 0) residue += axis.in_step, --q;
-        const auto found = std::find(residues.begin(), residues.end(), residue);
-        phases.back().push_back({tap.k, found - residues.begin(), q});
-        if (found == residues.end()) residues.push_back(residue);
+        phases.back().push_back({tap.k, residue, q});
+        residues.push_back(residue);
         q_min = first ? q : std::min(q_min, q);
         q_max = first ? q : std::max(q_max, q);
         first = false;
       }
     }
     if (residues.empty()) residues.push_back(0);
+    std::sort(residues.begin(), residues.end());
+    residues.erase(std::unique(residues.begin(), residues.end()), residues.end());
+    for (auto& taps : phases)
+      for (PlaneTap& tap : taps) tap.slot = std::lower_bound(residues.begin(), residues.end(), tap.slot) - residues.begin();
   }
 };
 
@@ -62,6 +65,9 @@ class Planes {
   void reach(const Range* cell, Range* axis) const;
 
  private:
+  void load_line(const void* in, int64_t begin, int64_t channels, bool inside, Real* line) const;
+  int64_t slot_size() const { return extent_[0] * extent_[1] * extent_[2]; }
+
   const Tiles<Real>* tiles_ = nullptr;
   Type type_{};
   const GatherAxis* axis_ = nullptr;

@@ -197,6 +197,8 @@ struct Tiles {
                            int64_t columns);  // in the tables of float alone
   // to[j*step + r] = from[r*pitch + j] for j*step + r < count, r < step.
   void (*weave)(const Real* from, int64_t pitch, int64_t step, Real* to, int64_t count);
+  // The inverse: to[r*pitch + j] = from[j*step + r] for j < count, r < step.
+  void (*unweave)(const Real* from, int64_t step, Real* to, int64_t pitch, int64_t count);
   void (*overlap)(const OverlapLine<Real>&);
   void (*depthwise)(const DepthwiseTile<Real>&);
   void (*depthwise_sums)(const DepthwiseSums<Real>&);
@@ -243,6 +245,10 @@ const Tiles<Real>& tiles(Isa isa);
 // Gather and outer tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
 const Tiles<float>& pair_tiles();  // Isa::avx512_bf16
 const Tiles<float>& amx_tiles();   // Isa::amx
+// Whether kernels with those multiply the values of such a type.
+inline bool multiplies_pairs(Type type, Isa isa) {
+  return type == Type::bf16 && (isa >= Isa::amx || (isa >= Isa::avx512_bf16 && pairs_are_fast()));
+}
 // How many times more multiply-adds matrix instructions make than vectors of float32 do, with operands in the L1 cache; measured
 // once.
 double matrix_speed();

@@ -397,6 +397,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.transpose_rows = transpose_rows<V>;
   if constexpr (sizeof(typename V::Real) == 4) table.transpose_halves = transpose_halves<V>;
   table.weave = weave<V>;
+  table.unweave = unweave<V>;
   table.overlap = overlap<V>;
   table.depthwise = depthwise<V>;
   table.depthwise_sums = depthwise_sums<V>;

@@ -51,33 +51,81 @@ struct Thirds {
 template <class V>
 constexpr Thirds<V::lanes> kThirds;
 
-// The inverse of weave: to[r*pitch + j] = from[j*step + r] for r < step <= 4, j < count.
+// Vectors one behind the other become those of their every Step-th lanes: r[k] has the lanes k, k + Step, k + 2*Step ...
+template <class V, int Step>
+void unweave_vectors(typename V::Reg (&r)[Step]) {
+  if constexpr (Step > 1) {
+    typename V::Reg even[Step / 2], odd[Step / 2];
+    TORCH_EXT_UNROLL for (int i = 0; i < Step / 2; ++i) {
+      even[i] = V::even(r[2 * i], r[2 * i + 1]);
+      odd[i] = V::odd(r[2 * i], r[2 * i + 1]);
+    }
+    unweave_vectors<V, Step / 2>(even);
+    unweave_vectors<V, Step / 2>(odd);
+    TORCH_EXT_UNROLL for (int i = 0; i < Step / 2; ++i) r[2 * i] = even[i], r[2 * i + 1] = odd[i];
+  }
+}
+
+// The inverse.
+template <class V, int Step>
+void weave_vectors(typename V::Reg (&r)[Step]) {
+  if constexpr (Step > 1) {
+    typename V::Reg even[Step / 2], odd[Step / 2];
+    TORCH_EXT_UNROLL for (int i = 0; i < Step / 2; ++i) even[i] = r[2 * i], odd[i] = r[2 * i + 1];
+    weave_vectors<V, Step / 2>(even);
+    weave_vectors<V, Step / 2>(odd);
+    TORCH_EXT_UNROLL for (int i = 0; i < Step / 2; ++i) {
+      r[2 * i] = V::weave_low(even[i], odd[i]);
+      r[2 * i + 1] = V::weave_high(even[i], odd[i]);
+    }
+  }
+}
+
+// Whole vectors of unweave and weave, for steps that are a power of two; return how many cells that makes.
+template <class V, int Step>
+int64_t unweave_cells(const typename V::Real* from, typename V::Real* to, int64_t pitch, int64_t count) {
+  int64_t j = 0;
+  for (; j + V::lanes <= count; j += V::lanes) {
+    typename V::Reg r[Step];
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) r[k] = V::load(from + Step * j + k * V::lanes);
+    unweave_vectors<V, Step>(r);
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) V::store(to + k * pitch + j, r[k]);
+  }
+  return j;
+}
+template <class V, int Step>
+int64_t weave_cells(const typename V::Real* from, int64_t pitch, typename V::Real* to, int64_t count) {
+  int64_t j = 0;
+  for (; j + V::lanes <= count; j += V::lanes) {
+    typename V::Reg r[Step];
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) r[k] = V::load(from + k * pitch + j);
+    weave_vectors<V, Step>(r);
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) V::store(to + Step * j + k * V::lanes, r[k]);
+  }
+  return j;
+}
+
 template <class V>
 void unweave(const typename V::Real* from, int64_t step, typename V::Real* to, int64_t pitch, int64_t count) {
+  constexpr int64_t kPart = 256;
   int64_t j = 0;
   if (step == 2) {
-    for (; j + V::lanes <= count; j += V::lanes) {
-      const auto a = V::load(from + 2 * j), b = V::load(from + 2 * j + V::lanes);
-      V::store(to + j, V::even(a, b));
-      V::store(to + pitch + j, V::odd(a, b));
+    // One after the other for some cells: two lines stored in turns, at odd distances, take half as long again.
+    for (int64_t end; j + V::lanes <= count; j = end) {
+      end = j + kPart <= count ? j + kPart : j + (count - j) / V::lanes * V::lanes;
+      const auto load = [&](int64_t i) { return V::load(from + i); };
+      for (int64_t i = j; i < end; i += V::lanes) V::store(to + i, V::even(load(2 * i), load(2 * i + V::lanes)));
+      for (int64_t i = j; i < end; i += V::lanes) V::store(to + pitch + i, V::odd(load(2 * i), load(2 * i + V::lanes)));
     }
   } else if (step == 3) {
     for (; j + V::lanes <= count; j += V::lanes) {
       const auto a = V::load(from + 3 * j), b = V::load(from + 3 * j + V::lanes), c = V::load(from + 3 * j + 2 * V::lanes);
-      V::store(to + j, V::pick(a, b, c, kThirds<V>.every[0]));
-      V::store(to + pitch + j, V::pick(a, b, c, kThirds<V>.every[1]));
-      V::store(to + 2 * pitch + j, V::pick(a, b, c, kThirds<V>.every[2]));
+      TORCH_EXT_UNROLL for (int r = 0; r < 3; ++r) V::store(to + r * pitch + j, V::pick(a, b, c, kThirds<V>.every[r]));
     }
   } else if (step == 4) {
-    for (; j + V::lanes <= count; j += V::lanes) {
-      const auto a = V::load(from + 4 * j), b = V::load(from + 4 * j + V::lanes);
-      const auto c = V::load(from + 4 * j + 2 * V::lanes), d = V::load(from + 4 * j + 3 * V::lanes);
-      const auto even_low = V::even(a, b), even_high = V::even(c, d), odd_low = V::odd(a, b), odd_high = V::odd(c, d);
-      V::store(to + j, V::even(even_low, even_high));
-      V::store(to + pitch + j, V::even(odd_low, odd_high));
-      V::store(to + 2 * pitch + j, V::odd(even_low, even_high));
-      V::store(to + 3 * pitch + j, V::odd(odd_low, odd_high));
-    }
+    j = unweave_cells<V, 4>(from, to, pitch, count);
+  } else if (step == 8) {
+    j = unweave_cells<V, 8>(from, to, pitch, count);
   }
   for (; j < count; ++j)
     for (int64_t r = 0; r < step; ++r) to[r * pitch + j] = from[j * step + r];
@@ -88,31 +136,18 @@ void weave(const typename V::Real* from, int64_t pitch, int64_t step, typename V
   int64_t j = 0;
   const int64_t whole = count / step;
   if (step == 1) {
-    for (; j + V::lanes <= whole; j += V::lanes) V::store(to + j, V::load(from + j));
+    j = weave_cells<V, 1>(from, pitch, to, whole);
   } else if (step == 2) {
-    for (; j + V::lanes <= whole; j += V::lanes) {
-      const auto a = V::load(from + j), b = V::load(from + pitch + j);
-      V::store(to + 2 * j, V::weave_low(a, b));
-      V::store(to + 2 * j + V::lanes, V::weave_high(a, b));
-    }
+    j = weave_cells<V, 2>(from, pitch, to, whole);
   } else if (step == 3) {
     for (; j + V::lanes <= whole; j += V::lanes) {
       const auto a = V::load(from + j), b = V::load(from + pitch + j), c = V::load(from + 2 * pitch + j);
-      V::store(to + 3 * j, V::pick(a, b, c, kThirds<V>.woven[0]));
-      V::store(to + 3 * j + V::lanes, V::pick(a, b, c, kThirds<V>.woven[1]));
-      V::store(to + 3 * j + 2 * V::lanes, V::pick(a, b, c, kThirds<V>.woven[2]));
+      TORCH_EXT_UNROLL for (int k = 0; k < 3; ++k) V::store(to + 3 * j + k * V::lanes, V::pick(a, b, c, kThirds<V>.woven[k]));
     }
   } else if (step == 4) {
-    for (; j + V::lanes <= whole; j += V::lanes) {
-      const auto a = V::load(from + j), b = V::load(from + pitch + j);
-      const auto c = V::load(from + 2 * pitch + j), d = V::load(from + 3 * pitch + j);
-      const auto ac = V::weave_low(a, c), bd = V::weave_low(b, d);
-      V::store(to + 4 * j, V::weave_low(ac, bd));
-      V::store(to + 4 * j + V::lanes, V::weave_high(ac, bd));
-      const auto ac_high = V::weave_high(a, c), bd_high = V::weave_high(b, d);
-      V::store(to + 4 * j + 2 * V::lanes, V::weave_low(ac_high, bd_high));
-      V::store(to + 4 * j + 3 * V::lanes, V::weave_high(ac_high, bd_high));
-    }
+    j = weave_cells<V, 4>(from, pitch, to, whole);
+  } else if (step == 8) {
+    j = weave_cells<V, 8>(from, pitch, to, whole);
   }
   for (; j < whole; ++j)
     for (int64_t r = 0; r < step; ++r) to[j * step + r] = from[r * pitch + j];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_transpose and backward_data where a group has few result channels (small groups, images): too few to fill a
-// vector, so lanes go along positions. The input of a block of cells is brought to planes in cache, one for each channel and each
-// residue of the input position modulo in_step, with zeros around it, so that a tap is a constant offset into a plane. The two
-// inner axes of a plane are run through as one long row: what falls on the border between two rows is computed and dropped, which
-// is cheaper than half-empty vectors.
+// conv_transpose and backward_data where a group has few result channels (small groups, images), too few to fill vectors, or
+// where channels lie as planes and bringing them to vectors would take as long as multiplying: lanes go along positions. The
+// input of a block of cells is brought to planes in cache, one for each channel and each residue of the input position modulo
+// in_step, with zeros around it, so that a tap is a constant offset into a plane. The two inner axes of a plane are run through
+// as one long row: what falls on the border between two rows is computed and dropped, which is cheaper than half-empty vectors.
 #include <algorithm>
 #include <vector>
 
@@ -18,8 +18,7 @@ namespace {
 
 constexpr int64_t kBoxBytes = 192 << 10;  // of the planes of a block, and of its results: each well inside L2
 constexpr int64_t kMinCells = 64;
-constexpr double kItemFlops = 1e6;
-constexpr int64_t kItems = 64;
+constexpr int64_t kPacked = 64;  // channels of the weights of a tile that a thread packs at a time
 
 template <class Real>
 class Wide final : public Plan {
@@ -42,12 +41,12 @@ class Wide final : public Plan {
     Range cell[kAxes];
   };
 
-  void choose_blocks();
+  void choose_blocks(int threads);
   void index_phases();
   int64_t items() const;
   Block block(int64_t index) const;
   Upcoming upcoming(const Buffers& buffers, int64_t index) const;
-  void pack_weights(const Buffers& buffers, int64_t group, Real* packed) const;
+  void pack_weights(const Buffers& buffers, int64_t group, Range columns, Range channels, Real* packed) const;
   void compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines, Real* results,
                const Strides& to, Upcoming& next) const;
   void store(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, const Real* results) const;
@@ -65,6 +64,7 @@ class Wide final : public Plan {
   PlaneAxis plane_axis_[kAxes];
   Strides in_, out_;
   int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
+  int64_t row_part_;         // of the latter, of a tile
   int64_t groups_;           // groups that share a box
   int64_t cells_[kAxes];     // of a block
   Planes<Real> planes_;
@@ -90,22 +90,23 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   out_ = forward ? p_.y : p_.x;
   depth_ = forward ? g.x_channels : g.y_channels;
   columns_ = forward ? g.y_channels : g.x_channels;
+  row_part_ = even_part(columns_, tiles_->max_wide_rows);
   in_place_output_ = bytes_of(p_.type) == int64_t(sizeof(Real)) && (out_.axis[2] == 1 || axis_[2].out_extent == 1);
-  choose_blocks();
+  choose_blocks(threads);
   index_phases();
   const int64_t real = sizeof(Real);
   weights_part_ = layout_.shared(g.groups * group_weights_ * real);
   bias_part_ = layout_.shared(g.groups * columns_ * real);
   // A tile may read up to a line's padding past the last plane.
   planes_part_ = layout_.per_thread((groups_ * depth_ * planes_.size() + line_) * real);
-  lines_part_ = layout_.per_thread(axis_[2].out_step * std::min<int64_t>(columns_, tiles_->max_wide_rows) * line_ * real);
+  lines_part_ = layout_.per_thread(axis_[2].out_step * row_part_ * line_ * real);
   results_part_ = layout_.per_thread(in_place_output_ ? 0 : groups_ * columns_ * result_positions() * real);
   layout_.finish(threads);
   exact_ = make_exact_plan(p_, isa, threads);
 }
 
 template <class Real>
-void Wide<Real>::choose_blocks() {
+void Wide<Real>::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
   // Channels that lie side by side are read together.
   const bool interleaved = in_.channel == 1 || out_.channel == 1;
@@ -119,10 +120,9 @@ void Wide<Real>::choose_blocks() {
   const int64_t cell_bytes = groups_ * std::max(in_per_cell, out_per_cell) * int64_t(sizeof(Real));
   int64_t limit = std::max<int64_t>(1, kBoxBytes / cell_bytes);
   const double flops = 2.0 * double(cells) * double(g.groups * columns_ * depth_) * double(g.w_positions());
-  const int64_t wanted = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
-  for (;; limit = std::max(kMinCells, limit / 2)) {
+  for (;; limit = std::max(kMinCells, limit * 7 / 8)) {
     cut_axes([&](int a) { return axis_[a].cells; }, limit, cells_);
-    if (items() >= wanted || limit <= kMinCells) break;
+    if (limit <= kMinCells || shared_evenly(items(), flops, threads)) break;
   }
   planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, in_, cells_);
   for (int a = 0; a < kAxes; ++a) result_extent_[a] = cells_[a] * axis_[a].out_step;
@@ -169,7 +169,7 @@ Upcoming Wide<Real>::upcoming(const Buffers& buffers, int64_t index) const {
   const void *in = forward ? buffers.x : buffers.y, *out = forward ? buffers.y : buffers.x;
   const Block b = block(index);
   const int64_t first = b.batch * groups_, count = std::min(groups_, p_.geometry.groups - first);
-  const int64_t rows = std::min<int64_t>(columns_, tiles_->max_wide_rows);
+  const int64_t rows = row_part_;
   const int64_t steps = count * parts_of(columns_, rows) * cells_[0] * int64_t(phases_.size()) *
                         parts_of(line_ / lanes(), tiles_->max_wide_vectors[rows]);
   Patch read{{b.sample, b.sample + 1}, {first * depth_, (first + count) * depth_}, {}}, written = read;
@@ -195,15 +195,16 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   const Geometry& g = p_.geometry;
   Real* weights = layout_.at<Real>(workspace, weights_part_);
   Real* bias = layout_.at<Real>(workspace, bias_part_);
-  const int64_t batches = parts_of(g.groups, groups_);
   if (buffers.bias) {
     tiles_->widen(p_.type, buffers.bias, bias, g.groups * columns_);
   } else {
     std::fill_n(bias, g.groups * columns_, Real(0));
   }
-  parallel.for_each(batches, [&](int64_t batch, int) {
-    for (int64_t group = batch * groups_; group < std::min((batch + 1) * groups_, g.groups); ++group)
-      pack_weights(buffers, group, weights + group * group_weights_);
+  const int64_t tiles = parts_of(columns_, row_part_), parts = parts_of(depth_, kPacked);
+  parallel.for_each(g.groups * tiles * parts, [&](int64_t index, int) {
+    const int64_t row = index / parts % tiles * row_part_, first = index % parts * kPacked, group = index / parts / tiles;
+    pack_weights(buffers, group, {row, std::min(row + row_part_, columns_)}, {first, std::min(first + kPacked, depth_)},
+                 weights + group * group_weights_);
   });
   // An infinity or NaN times the zeros around a plane would spoil positions that do not read it.
   if (!tiles_->finite(weights, g.groups * group_weights_)) return exact_->run(buffers, parallel);
@@ -233,20 +234,23 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   });
 }
 
-// packed[phase][rows of a tile][tap][c][row]
+// packed[phase][rows of a tile][tap][c][row], for some channels of those rows.
 template <class Real>
-void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Real* packed) const {
+void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Range columns, Range channels, Real* packed) const {
   const bool forward = p_.operation == Operation::conv_transpose;
   const int64_t depth_stride = forward ? p_.w.outer : p_.w.channel, column_stride = forward ? p_.w.channel : p_.w.outer;
-  const void* from = element(buffers.w, p_.type, group * p_.geometry.x_channels * p_.w.outer);
-  for (const Phase& phase : phases_) {
-    Real* to = packed + phase.packed;
-    for (int64_t m = 0; m < columns_; m += tiles_->max_wide_rows)
-      for (int64_t tap : phase.weight_offsets)
-        for (int64_t c = 0; c < depth_; ++c)
-          for (int64_t i = m; i < std::min<int64_t>(m + tiles_->max_wide_rows, columns_); ++i)
-            tiles_->widen(p_.type, element(from, p_.type, c * depth_stride + i * column_stride + tap), to++, 1);
-  }
+  visit(p_.type, [&](auto scalar) {
+    const auto* of_group = static_cast<const decltype(scalar)*>(buffers.w) + group * p_.geometry.x_channels * p_.w.outer;
+    for (int64_t c = channels.begin; c < channels.end; ++c)
+      for (int64_t i = columns.begin; i < columns.end; ++i) {
+        const auto* from = of_group + c * depth_stride + i * column_stride;
+        for (const Phase& phase : phases_) {
+          const int64_t taps = int64_t(phase.weight_offsets.size());
+          Real* to = packed + phase.packed + columns.begin * depth_ * taps + c * columns.size() + i - columns.begin;
+          for (int64_t t = 0; t < taps; ++t) to[t * depth_ * columns.size()] = Real(widen(from[phase.weight_offsets[size_t(t)]]));
+        }
+      }
+  });
 }
 
 // The results of one group in a block: results[column*strides.channel + o*strides.axis] where o counts from the block's corner.
@@ -259,8 +263,8 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
   int64_t extent[kAxes];  // of the results
   for (int a = 0; a < kAxes; ++a)
     extent[a] = std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent) - block.cell[a].begin * axis_[a].out_step;
-  for (int64_t m = 0; m < columns_; m += tiles_->max_wide_rows) {
-    const int64_t rows = std::min<int64_t>(tiles_->max_wide_rows, columns_ - m), most = tiles_->max_wide_vectors[rows];
+  for (int64_t m = 0; m < columns_; m += row_part_) {
+    const int64_t rows = std::min(row_part_, columns_ - m), most = tiles_->max_wide_vectors[rows];
     for (int64_t j0 = 0; j0 < block.cell[0].size(); ++j0)
       for (size_t first = 0; first < phases_.size(); first += size_t(step)) {
         const int64_t o0 = j0 * axis_[0].out_step + phases_[first].r[0];
@@ -309,9 +313,26 @@ void Wide<Real>::store(const Buffers& buffers, const Block& block, int64_t group
                    extent[2], out_.channel, groups * columns_);
 }
 
-// Worth it where a vector of result channels would be at least half empty, and where a row of few channels is too short to be
-// summed over by itself while all taps together make a sum that is worth bringing the planes in order for: a short one where they
-// are, by measurement.
+// Whether tensors whose channels are planes are brought in order of their channels, and back, for more than the tiles of `gather`
+// gain then: those here take a quarter longer for a multiply-add, of which moving an element costs as much as 16, or 8 where
+// other kernels round as they store; by measurement, and those of AVX2 gain too much. Vectors of some channels may be partly
+// empty there, those of a line here.
+bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
+  constexpr double kSlowness = 1.25;
+  constexpr int64_t kLeastLine = 32;
+  const Geometry& g = p.geometry;
+  double results = double(g.y_channels);  // for a position of x
+  for (const Axis& axis : g.axis) results *= double(std::min(axis.stride, axis.y));
+  const double moved = (p.type == Type::f32 ? 16 : 8) * (double(g.x_channels) + results);
+  const int64_t line = g.axis[kAxes - 1].x;
+  const double of_line = double(round_up(line, lanes)) / double(line), of_channels = double(round_up(g.y_channels, lanes));
+  const double taps = double(g.x_channels * g.w_positions());
+  return isa == Isa::avx512 && line >= kLeastLine && taps * (kSlowness * of_line * double(g.y_channels) - of_channels) < moved;
+}
+
+// Worth it where a vector of result channels would be at least half empty, where a row of few channels is too short to be summed
+// over by itself while all taps together make a sum that is worth bringing the planes in order for (a short one where they are,
+// by measurement), and where the planes would not stay as they are elsewhere.
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   constexpr int64_t kFewChannels = 4, kLongSum = 32, kLongSumOfPlanes = 8;
   const Geometry& g = p.geometry;
@@ -323,7 +344,8 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool short_rows =
       !forward && g.groups == 1 && depth <= kFewChannels && depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
-  if (!few_columns && !short_rows && !request.by_name) return nullptr;
+  const bool kept = forward && planes && !multiplies_pairs(p.type, request.isa) && beats_gather(p, isa, lanes);
+  if (!few_columns && !short_rows && !kept && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Wide<double>>(p, isa, request.threads);
   return std::make_shared<Wide<float>>(p, isa, request.threads);
 }
