@@ -1,45 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// One output channel and a long stride (the inverse STFT, vocoder heads): the phases of the innermost axis become channels. With
-// o + offset = j*s + r and k = q*s + r, an output position of phase r uses exactly the taps of phase r, so the problem is one of
-// stride 1 with s output channels, over the same memory with other strides:
-//   y'[j][r] = y[j*s + r],  w'[q][r] = w[q*s + r],  offset' = offset/s.
+// Phases of the innermost axis that lie side by side become channels. With o + offset = (j*s' + q)*f + r and k = (..)*f + r, an
+// output position whose residue modulo f is r uses taps of the same residue alone where f divides the stride s, so the problem is
+// one of stride s' = s/f with f times the output channels, over the same memory with other strides:
+//   y'[j][(r, c)] = y[j*f + r][c],  w'[q][(r, c)] = w[q*f + r][c],  offset' = offset/f.
+// One output channel and a long stride (the inverse STFT, vocoder heads) so fill vectors, few channels the tiles of other kernels
+// (21 classes of a segmentation, upsampled 8 times), and patches become one matrix product.
 #include <cstring>
+#include <numeric>
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/tiles.h"
 
 namespace torch_ext::cpu {
 namespace {
 
-// Fewer phases than this leave most lanes empty; the wide kernel is better then.
-constexpr int64_t kMinPhases = 8;
+// Channels pay that are fewer than the widest tiles of any instruction set have room for, or end within a vector. A single one
+// takes so many phases, and results as many as a vector holds: kernels for few of them are better than lanes that remain empty.
+constexpr int64_t kWidestTile = 64, kManyPhases = 8;
 
-bool foldable(const Problem& p) {
-  const Geometry& g = p.geometry;
-  const Axis& a = g.axis[kAxes - 1];
-  return g.groups == 1 && g.y_channels == 1 && a.stride >= kMinPhases && a.dilation == 1 && a.w % a.stride == 0 &&
-         a.y % a.stride == 0 && a.offset % a.stride == 0;
+// How many phases become channels: as many as divide what they are to divide.
+int64_t phases_of(const Problem& p) {
+  const Axis& a = p.geometry.axis[kAxes - 1];
+  if (p.geometry.groups > 1 || a.dilation > 1) return 1;
+  // The channels of a phase and those of the next must be evenly spaced.
+  const int64_t channels = p.geometry.y_channels;
+  for (const Strides* strides : {&p.w, &p.y})
+    if (channels > 1 && strides->axis[kAxes - 1] != channels * strides->channel) return 1;
+  return std::gcd(std::gcd(a.stride, a.offset), std::gcd(a.w, a.y));
 }
 
-Problem folded(Problem p) {
+bool pays(const Problem& p, int64_t phases) {
+  const int64_t channels = p.geometry.y_channels;
+  if (channels == 1) return phases >= kManyPhases;
+  if (p.operation == Operation::conv_transpose && phases * channels < kMaxLanes) return false;
+  return channels < kWidestTile || channels % kMaxLanes != 0;
+}
+
+Problem folded(Problem p, int64_t phases) {
   Axis& a = p.geometry.axis[kAxes - 1];
-  const int64_t s = a.stride;
-  p.geometry.y_channels = s;
-  a.w /= s, a.y /= s, a.offset /= s, a.stride = 1;
   for (Strides* strides : {&p.w, &p.y}) {
-    strides->channel = strides->axis[kAxes - 1];
-    strides->axis[kAxes - 1] *= s;
+    if (p.geometry.y_channels == 1) strides->channel = strides->axis[kAxes - 1];
+    strides->axis[kAxes - 1] *= phases;
   }
+  p.geometry.y_channels *= phases;
+  a.w /= phases, a.y /= phases, a.offset /= phases, a.stride /= phases;
   return p;
 }
 
 class Fold final : public Plan {
  public:
-  Fold(const Problem& problem, std::shared_ptr<const Plan> inner)
-      : type_(problem.type), phases_(problem.geometry.axis[kAxes - 1].stride), inner_(std::move(inner)) {
+  Fold(const Problem& problem, int64_t phases, std::shared_ptr<const Plan> inner)
+      : phases_(phases), bias_bytes_(problem.geometry.y_channels * bytes_of(problem.type)), inner_(std::move(inner)) {
     inner_part_ = layout_.shared(inner_->workspace_bytes());
-    bias_part_ = layout_.shared(problem.bias ? phases_ * bytes_of(type_) : 0);
+    bias_part_ = layout_.shared(problem.bias ? phases_ * bias_bytes_ : 0);
   }
   std::string describe() const override {
     return std::to_string(phases_) + " phases as channels of " + inner_->kernel + " " + inner_->describe();
@@ -58,17 +73,16 @@ class Fold final : public Plan {
     std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
     Buffers inner = buffers;
     inner.workspace = layout_.at<void>(workspace, inner_part_);
-    if (buffers.bias) {  // the one value for each phase
+    if (buffers.bias) {  // the same for each phase
       std::byte* bias = layout_.at<std::byte>(workspace, bias_part_);
-      for (int64_t r = 0; r < phases_; ++r) std::memcpy(bias + r * bytes_of(type_), buffers.bias, size_t(bytes_of(type_)));
+      for (int64_t r = 0; r < phases_; ++r) std::memcpy(bias + r * bias_bytes_, buffers.bias, size_t(bias_bytes_));
       inner.bias = bias;
     }
     inner_->run(inner, parallel);
   }
 
  private:
-  Type type_;
-  int64_t phases_;
+  int64_t phases_, bias_bytes_;
   std::shared_ptr<const Plan> inner_;
   Layout layout_;
   Layout::Part inner_part_, bias_part_;
@@ -77,7 +91,9 @@ class Fold final : public Plan {
 }  // namespace
 
 std::shared_ptr<Plan> make_fold(const Problem& p, const Request& request) {
-  return foldable(p) ? std::make_shared<Fold>(p, make_plan(folded(p), request.isa, request.threads)) : nullptr;
+  const int64_t phases = phases_of(p);
+  if (phases <= 1 || (!request.by_name && !pays(p, phases))) return nullptr;
+  return std::make_shared<Fold>(p, phases, make_plan(folded(p, phases), request.isa, request.threads));
 }
 
 }  // namespace torch_ext::cpu
