@@ -30,7 +30,7 @@ namespace {
 constexpr int64_t kInputBytes = 768 << 10;        // transformed input of a block, to stay in L2
 constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the weights' trip into L1 is amortised
 constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block of all panels, of one: some register tiles of products
-constexpr int64_t kLeastTiles = 64;               // of a call with weights packed ahead
+constexpr int64_t kLeastTiles[] = {16, 32, 64};   // of a call with weights packed ahead, by axes
 // What pays along one, two and three axes. Of fewer channels, the transforms cost more than the products save. Of fewer results,
 // and of four times as many where few tiles fit into a block, those of the weights do, which are 2, 4 and 8 times as large as the
 // weights.
@@ -125,7 +125,7 @@ class Winograd final : public Plan {
   bool in_place_input_, in_place_output_;
   std::shared_ptr<const Plan> exact_;  // for non-finite values, which a transform would spread
   Layout layout_;
-  Layout::Part weights_part_, zeros_part_, bias_part_, panels_part_, box_part_, input_part_, products_part_, out_part_,
+  Layout::Part weights_part_, zeros_part_, bias_part_, stage_part_, box_part_, input_part_, products_part_, out_part_,
       pointers_part_, nowhere_part_;
 };
 
@@ -158,10 +158,10 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   rows_.set_room(depth_);
   const int64_t real = sizeof(float);
   exact_ = make_exact_plan(p_, isa, threads);
-  weights_part_ = layout_.shared(weights_.bytes());  // not touched, like the panels, where weights are packed ahead
+  weights_part_ = layout_.shared(weights_.bytes());  // not touched where weights are packed ahead
   zeros_part_ = layout_.shared(pitch_ * real);
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
-  panels_part_ = layout_.shared(weights_.stage_bytes());
+  stage_part_ = layout_.per_thread(weights_.stage_bytes());
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : rows_.box_bytes(block_.sample.size(), read));
   input_part_ = layout_.per_thread(input * pitch_ * real);
   products_part_ = layout_.per_thread(products * width_ * real);
@@ -208,7 +208,7 @@ bool Winograd::pays() const {
   if (grid().saved(p_.geometry) < (one_class ? kLeastSaved : kLeastSavedOfClasses)) return false;
   const int64_t tiles = grid().count(p_.geometry.batch);
   const int64_t results = room() < kFewTiles ? 4 * least.results : least.results;
-  return p_.prepacked ? tiles >= kLeastTiles : tiles * grid().results >= results;
+  return p_.prepacked ? tiles >= kLeastTiles[grid().axes - 1] : tiles * grid().results >= results;
 }
 
 std::string Winograd::describe() const {
@@ -228,9 +228,12 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
     tiles_->widen(p_.type, element(buffers.bias, p_.type, group * columns_), bias + group * panels_ * width_, columns_);
   const auto* header = static_cast<const PackedHeader*>(buffers.packed);
   const float* weights = header ? reinterpret_cast<const float*>(header + 1) : layout_.at<float>(workspace, weights_part_);
-  std::atomic<bool> finite{header ? header->finite != 0
-                                  : weights_.pack(buffers.w, parallel, layout_.at<float>(workspace, panels_part_),
-                                                  layout_.at<float>(workspace, weights_part_))};
+  std::atomic<bool> finite{
+      header ? header->finite != 0
+             : weights_.pack(
+                   buffers.w, parallel,
+                   [&](int thread) { return layout_.at<float>(layout_.thread(workspace, thread), stage_part_); },
+                   layout_.at<float>(workspace, weights_part_))};
   if (finite) {
     parallel.for_each(items(), [&](int64_t index, int thread) {
       run_block(buffers, block(index), weights, layout_.thread(workspace, thread), finite);
@@ -253,8 +256,10 @@ std::string Winograd::packing() const {
 void Winograd::pack(const Buffers& buffers, const Parallel& parallel, void* packed) const {
   auto* header = static_cast<PackedHeader*>(packed);
   *header = {};
-  std::vector<float> panels(size_t(weights_.stage_bytes()) / sizeof(float));
-  header->finite = weights_.pack(buffers.w, parallel, panels.data(), reinterpret_cast<float*>(header + 1));
+  const int64_t stage = weights_.stage_bytes() / int64_t(sizeof(float));
+  std::vector<float> stages(size_t(parallel.threads * stage));
+  header->finite = weights_.pack(
+      buffers.w, parallel, [&](int thread) { return stages.data() + thread * stage; }, reinterpret_cast<float*>(header + 1));
 }
 
 RowView<float> Winograd::load_input(const Buffers& buffers, const Block& b, std::byte* scratch) const {

@@ -26,32 +26,32 @@ WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles
   vectors_ = even_part(total_, tiles.max_vectors);
   count_ = parts_of(total_, vectors_);
   for (const int64_t panel : {int64_t(0), count_ - 1})
-    packers_.emplace_back(tiles, type_, matrix, vectors_of(panel) * tiles.lanes, 1, depth_);
+    packers_.emplace_back(tiles, type_, matrix, vectors_of(panel) * tiles.lanes, 1, kChannels);
 }
 
-bool WinogradPanels::pack(const void* weights, const Parallel& parallel, float* stage, float* to) const {
-  constexpr int64_t kChannels = 16;  // at a time
+bool WinogradPanels::pack(const void* weights, const Parallel& parallel, const std::function<float*(int thread)>& stage,
+                          float* to) const {
   const int64_t chunks = parts_of(depth_, kChannels);
   std::atomic<bool> finite{true};
-  parallel.for_each(groups_ * count_ * chunks, [&](int64_t index, int) {
-    const int64_t begin = index % chunks * kChannels, end = std::min(begin + kChannels, depth_);
-    const int64_t panel = index / chunks % count_, group = index / chunks / count_;
-    float* packed = stage + (group * count_ + panel) * stage_panel();
+  parallel.for_each(groups_ * count_ * chunks, [&](int64_t index, int thread) {
+    const int64_t begin = index % chunks * kChannels, panel = index / chunks % count_, group = index / chunks / count_;
+    const Range channels{begin, std::min(begin + kChannels, depth_)};
+    const int64_t width = vectors_of(panel) * tiles_->lanes;
     const PanelPacker<float>& packer = packers_[panel == count_ - 1];
-    if (!packer.pack(element(weights, type_, group * group_stride_), panel * width(), {begin, end}, {0, packer.taps()}, packed))
+    float* packed = stage(thread) - begin * width;
+    if (!packer.pack(element(weights, type_, group * group_stride_), panel * this->width(), channels, {0, packer.taps()}, packed))
       finite = false;
-    for (size_t c = 0; c < classes_.size(); ++c)
-      transform(classes_[c], packed, begin, end, vectors_of(panel) * tiles_->lanes, to + start(group, panel, c));
+    for (size_t c = 0; c < classes_.size(); ++c) transform(classes_[c], packed, channels, width, to + start(group, panel, c));
   });
   return finite;
 }
 
-void WinogradPanels::transform(const Class& c, const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const {
-  const int64_t pitch = tap_pitch<float>(depth_, width), size = depth_ * width, phases = int64_t(c.taps.size());
+void WinogradPanels::transform(const Class& c, const float* packed, Range channels, int64_t width, float* to) const {
+  const int64_t pitch = tap_pitch<float>(kChannels, width), size = depth_ * width, phases = int64_t(c.taps.size());
   for (const std::vector<int64_t>& taps : c.taps) {
     const float* rows[kMostPoints];
-    for (size_t t = 0; t < taps.size(); ++t) rows[t] = packed + taps[t] * pitch + begin * width;
-    tiles_->winograd_weights[c.axes](rows, to + begin * width, forward_ ? size : phases * size, (end - begin) * width);
+    for (size_t t = 0; t < taps.size(); ++t) rows[t] = packed + taps[t] * pitch + channels.begin * width;
+    tiles_->winograd_weights[c.axes](rows, to + channels.begin * width, forward_ ? size : phases * size, channels.size() * width);
     to += forward_ ? c.points * size : size;
   }
 }

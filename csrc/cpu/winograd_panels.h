@@ -3,6 +3,7 @@
 // phases and points one behind the other.
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "csrc/cpu/pack.h"
@@ -25,10 +26,10 @@ class WinogradPanels {
     return (group * total_ + panel * vectors_) * of_vector_ + classes_[of_class].start * vectors_of(panel);
   }
   int64_t bytes() const { return groups_ * total_ * of_vector_ * int64_t(sizeof(float)); }
-  // Of the panels before they are transformed, which pack() needs room for.
-  int64_t stage_bytes() const { return groups_ * count_ * stage_panel() * int64_t(sizeof(float)); }
-  // Threads take some channels of a panel. Returns whether all weights are finite.
-  bool pack(const void* weights, const Parallel& parallel, float* stage, float* to) const;
+  // Of some channels of a panel before they are transformed: a stage(thread) for pack().
+  int64_t stage_bytes() const { return kernel_ * tap_pitch<float>(kChannels, width()) * int64_t(sizeof(float)); }
+  // Returns whether all weights are finite.
+  bool pack(const void* weights, const Parallel& parallel, const std::function<float*(int thread)>& stage, float* to) const;
 
  private:
   struct Class {
@@ -37,8 +38,8 @@ class WinogradPanels {
     std::vector<std::vector<int64_t>> taps;
     int64_t start;  // in a vector's weights
   };
-  int64_t stage_panel() const { return kernel_ * tap_pitch<float>(depth_, width()); }
-  void transform(const Class& c, const float* packed, int64_t begin, int64_t end, int64_t width, float* to) const;
+  static constexpr int64_t kChannels = 16;  // that a thread takes at a time, which stay in its cache
+  void transform(const Class& c, const float* packed, Range channels, int64_t width, float* to) const;
 
   const Tiles<float>* tiles_;
   Type type_;
