@@ -53,6 +53,7 @@ class Native final : public Plan {
   void run_conv_transpose(const Buffers& buffers, const Parallel& parallel) const;
   std::vector<Run> pieces_of_row(double flops) const;
   void multiply(const Buffers& buffers, int64_t group, std::span<const Run> runs, Real* columns, std::byte* scratch) const;
+  void multiply_and_turn(const Real* weights, std::span<const Run> runs, const Real* x, Real* columns, Real* turned) const;
   void run_backward_data(const Buffers& buffers, const Parallel& parallel) const;
   void backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns,
                      std::byte* scratch) const;
@@ -76,6 +77,7 @@ class Native final : public Plan {
   Columns<Real> columns_;
   int64_t positions_;  // rows of x
   bool in_place_;      // weights are of the type that is computed in
+  bool turned_;        // conv_transpose takes lanes along positions
   // Columns are made of all channels before y is, or after: weights are read in the runs of a whole row. Else of those of an
   // item.
   bool all_columns_;
@@ -125,7 +127,14 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   sums_part_ = layout_.shared(data ? sums_parts() * sums_of_part() * real : 0);
   columns_part_ = layout_.per_thread(all_columns_ ? 0 : positions_ * columns_pitch() * real);
   y_part_ = layout_.per_thread(part_channels_ * columns_.y_positions() * real);
-  stage_part_ = layout_.per_thread((forward ? kRowsShared * kPiece : data ? kDotted * kSlice : kWritten * kPiece) * real);
+  turned_ = forward && in_place_ && positions_ > kShared && positions_ <= width() && positions_ % tiles_->lanes == 0;
+  int64_t longest = pieces_.empty() ? part_channels_ * taps() : 0;
+  for (const Run& piece : pieces_) longest = std::max(longest, piece.length);
+  stage_part_ = layout_.per_thread((turned_   ? longest * positions_
+                                    : forward ? kRowsShared * kPiece
+                                    : data    ? kDotted * kSlice
+                                              : kWritten * kPiece) *
+                                   real);
   layout_.finish(threads);
 }
 
@@ -254,12 +263,33 @@ void Native<Real>::multiply(const Buffers& buffers, int64_t group, std::span<con
   const Geometry& g = p_.geometry;
   const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * x_of_group();
   Real* stage = layout_.at<Real>(scratch, stage_part_);
+  if (turned_)
+    return multiply_and_turn(static_cast<const Real*>(buffers.w) + group * g.x_channels * p_.w.outer, runs, x, columns, stage);
   for (int64_t i = 0, rows; i < g.x_channels; i += rows) {
     rows = std::min(rows_at_once(positions_), g.x_channels - i);
     for (const Run& run : runs)
       multiply_rows(*tiles_, p_.type, element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights),
                     p_.w.outer, rows, run.length, x + i * x_pitch(), x_pitch(), positions_, columns + run.columns,
                     columns_pitch(), i > 0, i + rows < g.x_channels, stage);
+  }
+}
+
+// The same from turned[n of all runs][m].
+template <class Real>
+void Native<Real>::multiply_and_turn(const Real* weights, std::span<const Run> runs, const Real* x, Real* columns,
+                                     Real* turned) const {
+  const int64_t channels = p_.geometry.x_channels;
+  for (int64_t i = 0; i < channels; i += kRowsTurned) {
+    Real* to = turned;
+    for (const Run& run : runs) {
+      multiply_turned(*tiles_, weights + i * p_.w.outer + run.weights, p_.w.outer, std::min(kRowsTurned, channels - i),
+                      run.length, x + i * positions_, positions_, to, i > 0, &run == &runs.back() && i + kRowsTurned < channels);
+      to += run.length * positions_;
+    }
+  }
+  for (const Run& run : runs) {
+    tiles_->transpose_rows(turned, positions_, columns + run.columns, columns_pitch(), positions_, run.length);
+    turned += run.length * positions_;
   }
 }
 

@@ -148,6 +148,26 @@ void multiply_rows(const Tiles<Real>& tiles, Type type, const void* weights, int
   }
 }
 
+// The same with lanes along positions, which are whole vectors and no more than a tile has: turned[n*positions + m] (+)= sum over
+// r < rows of weights[r*pitch + n] * a[r*positions + m]. Weights are read where they lie and once, however far apart their rows.
+inline constexpr int64_t kRowsTurned = 48, kTurned = 64;  // rows of weights, and elements of them, at a time
+template <class Real>
+void multiply_turned(const Tiles<Real>& tiles, const Real* weights, int64_t pitch, int64_t rows, int64_t length, const Real* a,
+                     int64_t positions, Real* turned, bool add, bool more) {
+  for (int64_t n = 0; n < length; n += kTurned) {
+    NextRows next{nullptr, pitch * int64_t(sizeof(Real)), kTurned * int64_t(sizeof(Real))};
+    if (n + kTurned < length) {
+      next.first = reinterpret_cast<const char*>(weights + n + kTurned);
+    } else if (more) {
+      next.first = reinterpret_cast<const char*>(weights + rows * pitch);
+    } else {
+      next = {};
+    }
+    add_products(tiles, std::min(kTurned, length - n), {weights + n, a, rows}, pitch, positions, turned + n * positions,
+                 positions, positions, add, next);
+  }
+}
+
 // Rows of weights that are written at a time.
 inline constexpr int64_t kWritten = 24;
 
