@@ -12,7 +12,9 @@
 // or a NaN are left to the other form.
 #include "csrc/cpu/outer.h"
 
+#include <array>
 #include <atomic>
+#include <span>
 #include <vector>
 
 #include "csrc/cpu/rounding.h"
@@ -48,16 +50,18 @@ class Outer final : public OuterSums<typename Operand<In>::Real> {
   Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, const Tiles<float>* exact = nullptr,
         const Cut* cut = nullptr);
   std::string describe() const override;
-  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, Real* sums,
-                 bool add) const override;
+  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, Real* sums, bool add,
+                 const Chunk* after) const override;
 
  private:
   using Base = OuterSums<Real>;
   using Base::p_, Base::tiles_, Base::cut_, Base::layout_, Base::m_, Base::panels_;
 
   Region reach(const Region& x) const { return Base::reach(x, kTerms > 1); }
+  std::array<Upcoming, 2> upcoming(const Buffers& buffers, const Chunk& chunk, int64_t group) const;
   void runs_of(const Chunk& chunk, const int64_t* tap, const RowView<Real>& x, const RowView<Real>& y, Runs<Real>& runs) const;
-  void sum(const Runs<Real>& runs, Range m, int64_t panel, Real* sums, int64_t pitch, bool add) const;
+  void sum(const Runs<Real>& runs, Range m, int64_t panel, Real* sums, int64_t pitch, bool add,
+           std::span<Upcoming> next = {}) const;
   bool sum_units(const Buffers& buffers, const Parallel& parallel) const override;
   void sum_unit(const RowView<Real>& x, const RowView<Real>& y, const SumsUnit<Real>& unit) const;
 
@@ -116,7 +120,8 @@ bool Outer<In>::sum_units(const Buffers& buffers, const Parallel& parallel) cons
 }
 
 template <class In>
-bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, std::byte* scratch, Real* sums, bool add) const {
+bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, std::byte* scratch, Real* sums, bool add,
+                          const Chunk* after) const {
   std::atomic<bool> finite{true};
   const auto rows = [&](const Rows<In>& side, int64_t channels, const void* tensor, const Region& region, Layout::Part box) {
     return side.in_place() ? side.view(tensor, group)
@@ -126,6 +131,8 @@ bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group,
   const RowView<Real> x = rows(x_, p_.geometry.x_channels, buffers.x, c.x, x_part_);
   const RowView<Real> y = rows(y_, p_.geometry.y_channels, buffers.y, reach(c.x), y_part_);
   if (!finite) return false;
+  std::array<Upcoming, 2> next;
+  if (after) next = upcoming(buffers, *after, group);
   thread_local Runs<Real> runs;
   for (int64_t t = 0; t < Base::taps(); ++t) {
     int64_t tap[kAxes];
@@ -136,9 +143,26 @@ bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group,
       if (!add) std::fill_n(of_tap, Base::tap_sums(), Real(0));
       continue;
     }
-    for (int64_t panel = 0; panel < panels_; ++panel) sum(runs, {0, m_}, panel, of_tap + panel * Base::width(), cut_.pitch, add);
+    for (int64_t panel = 0; panel < panels_; ++panel)
+      sum(runs, {0, m_}, panel, of_tap + panel * Base::width(), cut_.pitch, add, next);
   }
   return true;
+}
+
+// What is brought to boxes for another chunk, in a step for each tile of this one; rows of planes are asked for as they are
+// brought.
+template <class In>
+std::array<Upcoming, 2> Outer<In>::upcoming(const Buffers& buffers, const Chunk& c, int64_t group) const {
+  const int64_t steps = Base::taps() * panels_ * parts_of(m_, tiles_->max_rows[parts_of(Base::width(), Base::lanes())]);
+  std::array<Upcoming, 2> next{Upcoming(steps), Upcoming(steps)};
+  const auto patch = [&](const Region& region, int64_t channels) {
+    Patch of{{c.sample_begin, c.sample_end}, {group * channels, (group + 1) * channels}, {}};
+    for (int a = 0; a < kAxes; ++a) of.axis[a] = {region.begin[a], region.end[a]};
+    return of;
+  };
+  if (!x_.in_place() && p_.x.channel == 1) next[0].reads(p_.type, buffers.x, p_.x, patch(c.x, p_.geometry.x_channels));
+  if (!y_.in_place() && p_.y.channel == 1) next[1].reads(p_.type, buffers.y, p_.y, patch(reach(c.x), p_.geometry.y_channels));
+  return next;
 }
 
 // All positions, some rows of one panel of one kernel position.
@@ -180,11 +204,12 @@ void Outer<In>::runs_of(const Chunk& c, const int64_t* tap, const RowView<Real>&
 }
 
 template <class In>
-void Outer<In>::sum(const Runs<Real>& runs, Range m, int64_t panel, Real* sums, int64_t pitch, bool add) const {
+void Outer<In>::sum(const Runs<Real>& runs, Range m, int64_t panel, Real* sums, int64_t pitch, bool add,
+                    std::span<Upcoming> next) const {
   OuterTile<Real> tile{};
   tile.runs = runs.list.data(), tile.run_count = int64_t(runs.list.size());
   tile.b_offset = panel * Base::width(), tile.a_pitch = runs.a_pitch, tile.b_pitch = runs.b_pitch, tile.add = add;
-  Base::sum_panel(m, panel, sums, pitch, tile);
+  Base::sum_panel(m, panel, sums, pitch, tile, false, next);
 }
 
 bool accepts(const Problem& p) {

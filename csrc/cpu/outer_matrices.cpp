@@ -32,8 +32,8 @@ class OuterMatrices final : public OuterSums<float> {
  public:
   OuterMatrices(const Problem& problem, const Tiles<float>& tiles, int threads, const Tiles<float>& exact);
   std::string describe() const override { return describe_cut() + (in_place_y_ ? "" : ", y boxed"); }
-  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, float* sums,
-                 bool add) const override;
+  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, float* sums, bool add,
+                 const Chunk* after) const override;
 
  private:
   bool sum_units(const Buffers& buffers, const Parallel& parallel) const override;
@@ -89,8 +89,8 @@ OuterMatrices::OuterMatrices(const Problem& problem, const Tiles<float>& tiles, 
   finish_layout(threads);
 }
 
-bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, std::byte* scratch, float* sums,
-                              bool add) const {
+bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, std::byte* scratch, float* sums, bool add,
+                              const Chunk*) const {
   uint16_t* x = layout_.at<uint16_t>(scratch, x_part_);
   RowsOfY y = y_in_place(buffers);
   int64_t offset = group * n_;

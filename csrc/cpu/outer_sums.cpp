@@ -236,9 +236,10 @@ void OuterSums<Real>::sum_part(const Buffers& buffers, int64_t part, int64_t gro
   for (int64_t index = begin; index < end; ++index) {
     const Chunk c = chunk(index);
     const bool add = index > begin;
-    if (sum_chunk(buffers, c, group, scratch, sums, add)) continue;
+    const Chunk after = chunk(std::min(index + 1, end - 1));
+    if (sum_chunk(buffers, c, group, scratch, sums, add, index + 1 < end ? &after : nullptr)) continue;
     if constexpr (std::is_same_v<Real, float>)
-      exact_->sum_chunk(buffers, c, group, layout_.at<std::byte>(scratch, exact_part_), sums, add);
+      exact_->sum_chunk(buffers, c, group, layout_.at<std::byte>(scratch, exact_part_), sums, add, nullptr);
   }
 }
 

@@ -45,9 +45,9 @@ class OuterSums : public Plan, protected WeightSums<Real> {
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
   // Sums the products of a chunk, added to the sums of a group where `add`; returns whether the kernel can compute with its
-  // values, else nothing is summed.
-  virtual bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, Real* sums,
-                         bool add) const = 0;
+  // values, else nothing is summed. The chunk `after` it, if any, may be asked for.
+  virtual bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, Real* sums, bool add,
+                         const Chunk* after) const = 0;
   int64_t scratch_bytes() const { return layout_.thread_bytes(); }
 
  protected:

@@ -44,7 +44,8 @@ void WeightSums<Real>::tap_of(int64_t index, int64_t* tap) const {
 }
 
 template <class Real>
-void WeightSums<Real>::sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile, bool chains) const {
+void WeightSums<Real>::sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile, bool chains,
+                                 std::span<Upcoming> next) const {
   tile.columns = columns(panel), tile.out_pitch = pitch;
   const int64_t vectors = parts_of(tile.columns, lanes());
   const auto* tiles = chains ? tiles_->outer_chains[vectors] : tiles_->outer[vectors];
@@ -52,6 +53,7 @@ void WeightSums<Real>::sum_panel(Range m, int64_t panel, Real* sums, int64_t pit
   for (int64_t i = 0, at = m.begin; i < count; ++i) {
     const int64_t rows = std::min(round_up((m.end - at) / (count - i), tiles_->row_step), m.end - at);
     tile.a_offset = at * tile.a_step, tile.out = sums + (at - m.begin) * pitch, tile.rows = int(rows);
+    for (Upcoming& ahead : next) ahead.step();
     tiles[rows](tile);
     at += rows;
   }

@@ -2,9 +2,12 @@
 // The sums of backward_weights before they become the result, sums[group][tap][m][n]: a tap is a position of the kernel, n runs
 // along vectors, and m are the channels of the other side.
 #pragma once
+#include <span>
+
 #include "csrc/cpu/cpu.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles.h"
+#include "csrc/cpu/upcoming.h"
 
 namespace torch_ext::cpu {
 
@@ -27,8 +30,9 @@ class WeightSums {
   void tap_of(int64_t index, int64_t* tap) const;
 
   // Rows of one panel of a tap's sums, of which these are the first's, in tiles of even height that are like `tile`, with
-  // `chains` in those that err less.
-  void sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile, bool chains = false) const;
+  // `chains` in those that err less. Each of these asks for a step of what is `next`.
+  void sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile, bool chains = false,
+                 std::span<Upcoming> next = {}) const;
   // Adds parts, each of the sums of all weights, in their order, and brings them into the result's layout.
   void store(const Buffers& buffers, const Parallel& parallel, Real* sums, int64_t parts) const;
   // Some rows and columns of some taps, whose sums begin at `sums` and are so far apart.
