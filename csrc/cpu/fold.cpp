@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Phases of the innermost axis that lie side by side become channels. With o + offset = (j*s' + q)*f + r and k = (..)*f + r, an
-// output position whose residue modulo f is r uses taps of the same residue alone where f divides the stride s, so the problem is
-// one of stride s' = s/f with f times the output channels, over the same memory with other strides:
-//   y'[j][(r, c)] = y[j*f + r][c],  w'[q][(r, c)] = w[q*f + r][c],  offset' = offset/f.
-// One output channel and a long stride (the inverse STFT, vocoder heads) so fill vectors, few channels the tiles of other kernels
-// (21 classes of a segmentation, upsampled 8 times), and patches become one matrix product.
+// Phases of the innermost axis that lie side by side become channels. Where f divides stride, offset, kernel and y, input
+// position i reaches output o = i*stride + k - offset through a tap k of the same residue r modulo f, so that with o = j*f + r
+// and k = q*f + r the problem is one of f times the output channels, over the same memory with other strides:
+//   y'[j][(r, c)] = y[j*f + r][c],  w'[q][(r, c)] = w[q*f + r][c],  stride' = stride/f,  offset' = offset/f.
+// So one output channel and a long stride (the inverse STFT, vocoder heads) fill vectors, few channels (21 classes of a
+// segmentation, upsampled 8 times) the tiles of other kernels, and patches become one matrix product.
 #include <cstring>
 #include <numeric>
 

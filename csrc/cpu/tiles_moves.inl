@@ -110,7 +110,8 @@ void unweave(const typename V::Real* from, int64_t step, typename V::Real* to, i
   constexpr int64_t kPart = 256;
   int64_t j = 0;
   if (step == 2) {
-    // One after the other for some cells: two lines stored in turns, at odd distances, take half as long again.
+    // One residue after the other for some cells: two lines that are stored in turns take half as long again where they do not
+    // begin on cache lines.
     for (int64_t end; j + V::lanes <= count; j = end) {
       end = j + kPart <= count ? j + kPart : j + (count - j) / V::lanes * V::lanes;
       const auto load = [&](int64_t i) { return V::load(from + i); };

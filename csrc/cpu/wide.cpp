@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t kBoxBytes = 192 << 10;  // of the planes of a block, and of its results: each well inside L2
 constexpr int64_t kMinCells = 64;
+constexpr double kItemFlops = 1e6;
 constexpr int64_t kPacked = 64;  // channels of the weights of a tile that a thread packs at a time
 
 template <class Real>
@@ -120,9 +121,10 @@ void Wide<Real>::choose_blocks(int threads) {
   const int64_t cell_bytes = groups_ * std::max(in_per_cell, out_per_cell) * int64_t(sizeof(Real));
   int64_t limit = std::max<int64_t>(1, kBoxBytes / cell_bytes);
   const double flops = 2.0 * double(cells) * double(g.groups * columns_ * depth_) * double(g.w_positions());
+  const int64_t wanted = threads > 1 ? std::min<int64_t>(int64_t(flops / kItemFlops), 2 * threads) : 1;
   for (;; limit = std::max(kMinCells, limit * 7 / 8)) {
     cut_axes([&](int a) { return axis_[a].cells; }, limit, cells_);
-    if (limit <= kMinCells || shared_evenly(items(), flops, threads)) break;
+    if (limit <= kMinCells || (items() >= wanted && shared_evenly(items(), flops, threads))) break;
   }
   planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, in_, cells_);
   for (int a = 0; a < kAxes; ++a) result_extent_[a] = cells_[a] * axis_[a].out_step;

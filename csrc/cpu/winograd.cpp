@@ -30,7 +30,7 @@ namespace {
 constexpr int64_t kInputBytes = 768 << 10;        // transformed input of a block, to stay in L2
 constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the weights' trip into L1 is amortised
 constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block of all panels, of one: some register tiles of products
-constexpr int64_t kLeastTiles[] = {16, 32, 64};   // of a call with weights packed ahead, by axes
+constexpr int64_t kLeastTiles[] = {16, 64, 64};   // of a call with weights packed ahead, by axes
 // What pays along one, two and three axes. Of fewer channels, the transforms cost more than the products save. Of fewer results,
 // and of four times as many where few tiles fit into a block, those of the weights do, which are 2, 4 and 8 times as large as the
 // weights.
