@@ -25,9 +25,6 @@ int64_t apart(const Tiles<Real>& tiles, int64_t row) {
   return round_up(row, tiles.lanes) + tiles.lanes;
 }
 
-// Part `index` of some that have `size` of `all`, the last maybe less.
-inline Range part(int64_t index, int64_t size, int64_t all) { return {index * size, std::min((index + 1) * size, all)}; }
-
 // The largest even part of some channels, of at most `most`, such that threads share items(how many parts) evenly.
 template <class Items>
 int64_t shared_part(int64_t channels, int64_t most, double flops, Items items) {

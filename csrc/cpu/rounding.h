@@ -19,6 +19,9 @@ inline int64_t round_up(int64_t value, int64_t multiple) { return parts_of(value
 // The size of the parts where `value` is cut evenly into as few of at most `most` as there can be.
 inline int64_t even_part(int64_t value, int64_t most) { return value > 0 ? parts_of(value, parts_of(value, most)) : 0; }
 
+// Part `index` of some that have `size` of `all`, the last maybe less.
+inline Range part(int64_t index, int64_t size, int64_t all) { return {index * size, std::min((index + 1) * size, all)}; }
+
 inline constexpr int64_t kCacheLine = 64;
 // From one row to the next of `count` elements of `size` bytes: whole cache lines, and no multiple of 2 KB, which would put the
 // rows of a tile into a few sets of the L1 cache.

@@ -9,50 +9,64 @@
 
 namespace torch_ext::cpu {
 
-WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles)
+WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles,
+                               int64_t channels)
     : tiles_(&tiles),
       type_(p.type),
       kernel_(p.geometry.w_positions()),
-      forward_(p.operation == Operation::conv_transpose),
+      channels_(channels),
       groups_(p.geometry.groups),
       group_stride_(p.geometry.x_channels * p.w.outer) {
   const WeightsMatrix matrix = weights_matrix(p);
   depth_ = matrix.depth;
   for (const WinogradTiles& c : classes) {
-    classes_.push_back({c.axes, c.points, c.taps, of_vector_});
+    classes_.push_back({c.axes, c.points, c.summed(p.operation), c.taps, of_vector_});
     of_vector_ += int64_t(c.taps.size()) * c.points * depth_ * tiles.lanes;
   }
   total_ = parts_of(matrix.columns, tiles.lanes);
   vectors_ = even_part(total_, tiles.max_vectors);
   count_ = parts_of(total_, vectors_);
   for (const int64_t panel : {int64_t(0), count_ - 1})
-    packers_.emplace_back(tiles, type_, matrix, vectors_of(panel) * tiles.lanes, 1, kChannels);
+    packers_.emplace_back(tiles, type_, matrix, vectors_of(panel) * tiles.lanes, 1, channels_);
 }
 
 bool WinogradPanels::pack(const void* weights, const Parallel& parallel, const std::function<float*(int thread)>& stage,
                           float* to) const {
-  const int64_t chunks = parts_of(depth_, kChannels);
+  const int64_t chunks = parts_of(depth_, channels_);
   std::atomic<bool> finite{true};
   parallel.for_each(groups_ * count_ * chunks, [&](int64_t index, int thread) {
-    const int64_t begin = index % chunks * kChannels, panel = index / chunks % count_, group = index / chunks / count_;
-    const Range channels{begin, std::min(begin + kChannels, depth_)};
-    const int64_t width = vectors_of(panel) * tiles_->lanes;
-    const PanelPacker<float>& packer = packers_[panel == count_ - 1];
-    float* packed = stage(thread) - begin * width;
-    if (!packer.pack(element(weights, type_, group * group_stride_), panel * this->width(), channels, {0, packer.taps()}, packed))
-      finite = false;
-    for (size_t c = 0; c < classes_.size(); ++c) transform(classes_[c], packed, channels, width, to + start(group, panel, c));
+    const Range channels = part(index % chunks, channels_, depth_);
+    const int64_t panel = index / chunks % count_, group = index / chunks / count_;
+    if (!load(weights, group, panel, channels, stage(thread))) finite = false;
+    for (size_t k = 0; k < classes_.size(); ++k) {
+      const Class& c = classes_[k];
+      const int64_t width = vectors_of(panel) * tiles_->lanes, of_result = c.points * c.summed * depth_ * width;
+      float* of_class = to + start(group, panel, k) + channels.begin * width;
+      for (int64_t i = 0; i * c.summed < int64_t(c.taps.size()); ++i)
+        transform(c, i, {0, c.summed}, panel, channels.size(), stage(thread), of_class + i * of_result, depth_);
+    }
   });
   return finite;
 }
 
-void WinogradPanels::transform(const Class& c, const float* packed, Range channels, int64_t width, float* to) const {
-  const int64_t pitch = tap_pitch<float>(kChannels, width), size = depth_ * width, phases = int64_t(c.taps.size());
-  for (const std::vector<int64_t>& taps : c.taps) {
+bool WinogradPanels::load(const void* weights, int64_t group, int64_t panel, Range channels, float* stage) const {
+  const PanelPacker<float>& packer = packers_[panel == count_ - 1];
+  return packer.pack(element(weights, type_, group * group_stride_), panel * width(), channels, {0, packer.taps()},
+                     stage - channels.begin * vectors_of(panel) * tiles_->lanes);
+}
+
+void WinogradPanels::transform(int64_t index, Range pairs, int64_t panel, Range channels, const float* stage, float* to) const {
+  transform(classes_[0], index, pairs, panel, channels.size(), stage, to, channels.size());
+}
+
+void WinogradPanels::transform(const Class& c, int64_t index, Range pairs, int64_t panel, int64_t channels, const float* stage,
+                               float* to, int64_t depth) const {
+  const int64_t width = vectors_of(panel) * tiles_->lanes, pitch = tap_pitch<float>(channels_, width);
+  for (int64_t pair = pairs.begin; pair < pairs.end; ++pair, to += depth * width) {
+    const std::vector<int64_t>& taps = c.taps[size_t(index * c.summed + pair)];
     const float* rows[kMostPoints];
-    for (size_t t = 0; t < taps.size(); ++t) rows[t] = packed + taps[t] * pitch + channels.begin * width;
-    tiles_->winograd_weights[c.axes](rows, to + channels.begin * width, forward_ ? size : phases * size, channels.size() * width);
-    to += forward_ ? c.points * size : size;
+    for (size_t t = 0; t < taps.size(); ++t) rows[t] = stage + taps[t] * pitch;
+    tiles_->winograd_weights[c.axes](rows, to, pairs.size() * depth * width, channels * width);
   }
 }
 

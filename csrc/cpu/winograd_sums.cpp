@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// backward_weights with a kernel of up to two strides: the transposed form of what winograd.cpp computes, with as many products
-// fewer. There the results of a phase with two taps are y = A'[(G g) (B'd)], for three results y, four inputs d and two weights g
-// along each axis. So the gradient of the weights is the sum over tiles of
+// backward_weights with the kernels that winograd.cpp takes: the transposed form of what winograd.cpp computes, with as many
+// products fewer. There the results of a phase and pair of taps are y = A'[(G g) (B'd)], for three results y, four inputs d and
+// two weights g along each axis. So the gradient of the weights is the sum over tiles of
 //   G'[(A y) (B'd)]
-// with the gradient of the results for y. The sum can be taken before G', and is, for each point of a tile and each phase, a
-// matrix product over tiles: of x, transformed for all phases with two taps along the same axes, and of transformed y.
+// with the gradient of the results for y. The sum can be taken before G', and is, for each point of a tile, phase and pair, a
+// matrix product over tiles: of x, transformed for all phases with pairs along the same axes, and of transformed y.
 //
 // A thread takes a unit, some phases and channels, and goes through all tiles, a block at a time, which it transforms into its
 // cache. The sums of a unit stay there too. Blocks are cut by the shape alone, so that the bits of a sum depend on nothing else.
@@ -31,8 +31,9 @@ constexpr int64_t kLeastBoxedPairs = 2048;
 // Where phases differ in their taps, x is transformed for each class of them.
 constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1000}, {64, 4096, 1000}, {64, 4096, 4096}};
 constexpr int64_t kLeastBoxedPairsOfClasses = 8192;  // along two axes; boxes of others cost too much
-constexpr double kLeastSaved = 1.25;                 // of the products
-constexpr int64_t kMostBoxedAtOnce = 64 << 20;       // bytes
+constexpr int64_t kLeastOfPairs = 200;
+constexpr double kLeastSaved = 1.25;            // of the products
+constexpr int64_t kMostBoxedAtOnce = 64 << 20;  // bytes
 
 class WinogradSums final : public Plan, private WeightSums<float> {
  public:
@@ -43,12 +44,13 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   bool pays() const;
 
  private:
-  // A phase of a class, and how many points those before it have.
+  // A phase of a class, and how many points the pairs of taps of those before it have.
   struct Phase {
-    size_t of_class, index;
-    int64_t first_point;
+    size_t of_class;
+    int64_t index, first_point;
   };
-  // Some phases, panels and rows of the sums of points, sums[phase][point][panel][m][n], and the blocks that they are taken over.
+  // Some phases, panels and rows of the sums of points, sums[phase][pair][point][panel][m][n], and the blocks that they are taken
+  // over.
   struct Unit {
     int64_t part, group;
     Range phase, panel, m, block;
@@ -110,7 +112,7 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
       exact_(make_exact_plan(p_, isa, threads)) {
   const Geometry& g = p_.geometry;
   for (size_t c = 0; c < classes_.size(); ++c)
-    for (size_t phase = 0; phase < classes_[c].phases.size(); ++phase, points_ += classes_[c].points)
+    for (int64_t phase = 0; phase < classes_[c].phases(); ++phase, points_ += classes_[c].pairs * classes_[c].points)
       phases_.push_back({c, phase, points_});
   choose_units(threads);
   const int64_t real = sizeof(float);
@@ -136,7 +138,7 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
   int64_t x_rows = 0, y_rows = 0;
   for (const WinogradTiles& c : classes_) {
     const int64_t rows = c.points * c.cover(block_, grid()).tiles();
-    x_rows = std::max(x_rows, rows), y_rows = std::max(y_rows, std::min(unit_phases_, int64_t(c.phases.size())) * rows);
+    x_rows = std::max(x_rows, c.pairs * rows), y_rows = std::max(y_rows, std::min(unit_phases_, c.phases()) * rows);
   }
   x_.transformed = layout_.per_thread(x_rows * x_.pitch * real);
   y_.transformed = layout_.per_thread(y_rows * y_.pitch * real);
@@ -166,7 +168,7 @@ void WinogradSums::choose_units(int threads) {
   choose(fits);
   int64_t floats = 0;  // of a tile of the grid, transformed
   for (const WinogradTiles& c : classes_) {
-    const int64_t channels = unit_rows_ + std::min(unit_phases_, int64_t(c.phases.size())) * unit_panels_ * width();
+    const int64_t channels = c.pairs * unit_rows_ + std::min(unit_phases_, c.phases()) * unit_panels_ * width();
     floats = std::max(floats, c.points * (grid().results / c.results) * channels);
   }
   const int64_t room = std::clamp(kTransformedBytes / (floats * real), kMinTiles, kMaxTiles);
@@ -265,21 +267,25 @@ RowView<float> WinogradSums::load(const Side& side, const Buffers& buffers, cons
   return view;
 }
 
-// x[point][tile][c] and y[phase][point][tile][c] of some phases of a class in a block; returns whether all is finite.
+// x[pair][point][tile][c] and y[phase][point][tile][c] of some phases of a class in a block; returns whether all is finite.
 bool WinogradSums::transform(const Buffers& buffers, const RowView<float>& x, const RowView<float>& y, const TileBlock& b,
                              const Unit& u, Range phases, std::byte* scratch) const {
   const WinogradTiles& c = classes_[phases_[size_t(phases.begin)].of_class];
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
-  float* to = layout_.at<float>(scratch, x_.transformed);
   alignas(64) float check[kMaxLanes] = {};
-  c.each_points(b, {}, x.origin, x.sample, x.axis, zeros, [&](const float* const* rows) {
-    tiles_->winograd_input[c.axes](rows, to, b.tiles() * x_.pitch, channels(x_, u).size(), check);
-    to += x_.pitch;
-  });
+  float* of_pair = layout_.at<float>(scratch, x_.transformed);
+  for (int64_t pair = 0; pair < c.pairs; ++pair, of_pair += c.points * b.tiles() * x_.pitch) {
+    float* to = of_pair;
+    c.each_points(b, c.first_taps[size_t(pair)], x.origin, x.sample, x.axis, zeros, [&](const float* const* rows) {
+      tiles_->winograd_input[c.axes](rows, to, b.tiles() * x_.pitch, channels(x_, u).size(), check);
+      to += x_.pitch;
+    });
+  }
   float* of_phase = layout_.at<float>(scratch, y_.transformed);
   for (int64_t phase = phases.begin; phase < phases.end; ++phase, of_phase += c.points * b.tiles() * y_.pitch) {
-    to = of_phase;
-    c.each_results(b, c.phases[phases_[size_t(phase)].index], y.origin, y.sample, y.axis, zeros, [&](const float* const* rows) {
+    float* to = of_phase;
+    const Coordinates& k = c.first_taps[size_t(phases_[size_t(phase)].index * c.pairs)];
+    c.each_results(b, k, y.origin, y.sample, y.axis, zeros, [&](const float* const* rows) {
       tiles_->winograd_output_gradient[c.axes](rows, to, b.tiles() * y_.pitch, channels(y_, u).size(), check);
       to += y_.pitch;
     });
@@ -288,25 +294,29 @@ bool WinogradSums::transform(const Buffers& buffers, const RowView<float>& x, co
 }
 
 void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases, bool add, std::byte* scratch) const {
-  const int64_t points = classes_[phases_[size_t(phases.begin)].of_class].points, of_panel = u.m.size() * width();
+  const WinogradTiles& c = classes_[phases_[size_t(phases.begin)].of_class];
+  const int64_t of_panel = u.m.size() * width();
   const float* x = layout_.at<float>(scratch, x_.transformed);
   const float* y = layout_.at<float>(scratch, y_.transformed);
   float* products = layout_.at<float>(scratch, products_part_) +
                     (points_before(phases.begin) - points_before(u.phase.begin)) * u.panel.size() * of_panel;
-  for (int64_t point = 0; point < points; ++point)
-    for (int64_t phase = 0; phase < phases.size(); ++phase) {
-      const int64_t at = phase * points + point;
-      for (int64_t first = 0; first < b.tiles(); first += kMaxTerms) {
-        OuterRun<float> run{x + (point * b.tiles() + first) * x_.pitch, y + (at * b.tiles() + first) * y_.pitch,
-                            std::min(b.tiles() - first, kMaxTerms)};
-        OuterTile<float> tile{&run, 1, 0, 0, x_.pitch, y_.pitch, nullptr, 0, 0};
-        if (swapped_) std::swap(run.a, run.b), std::swap(tile.a_pitch, tile.b_pitch);
-        tile.add = add || first > 0;
-        for (int64_t panel = 0; panel < u.panel.size(); ++panel, tile.b_offset += width())
-          sum_panel({0, u.m.size()}, u.panel.begin + panel, products + (at * u.panel.size() + panel) * of_panel, width(), tile,
-                    true);
-      }
+  // Of a pair and point of x and a phase of y.
+  const auto add_product = [&](int64_t pair, int64_t point, int64_t phase) {
+    const int64_t of_x = pair * c.points + point, of_y = phase * c.points + point;
+    float* to = products + ((phase * c.pairs + pair) * c.points + point) * u.panel.size() * of_panel;
+    for (int64_t first = 0; first < b.tiles(); first += kMaxTerms) {
+      OuterRun<float> run{x + (of_x * b.tiles() + first) * x_.pitch, y + (of_y * b.tiles() + first) * y_.pitch,
+                          std::min(b.tiles() - first, kMaxTerms)};
+      OuterTile<float> tile{&run, 1, 0, 0, x_.pitch, y_.pitch, nullptr, 0, 0};
+      if (swapped_) std::swap(run.a, run.b), std::swap(tile.a_pitch, tile.b_pitch);
+      tile.add = add || first > 0;
+      for (int64_t panel = 0; panel < u.panel.size(); ++panel, tile.b_offset += width())
+        sum_panel({0, u.m.size()}, u.panel.begin + panel, to + panel * of_panel, width(), tile, true);
     }
+  };
+  for (int64_t point = 0; point < c.points; ++point)
+    for (int64_t phase = 0; phase < phases.size(); ++phase)
+      for (int64_t pair = 0; pair < c.pairs; ++pair) add_product(pair, point, phase);
 }
 
 // Returns whether all is finite.
@@ -328,15 +338,16 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
   const int64_t of_panel = u.m.size() * width(), point = u.panel.size() * of_panel;
   for (int64_t phase = u.phase.begin; phase < u.phase.end; ++phase) {
     const WinogradTiles& c = classes_[class_of(phase)];
-    const std::vector<int64_t>& taps = c.taps[phases_[size_t(phase)].index];
-    for (int64_t panel = u.panel.begin; panel < u.panel.end; ++panel)
-      for (int64_t m = 0; m < u.m.size(); ++m) {
-        float* rows[kMostPoints];
-        for (size_t t = 0; t < taps.size(); ++t) rows[t] = sums + taps[t] * tap_sums() + m * pitch_ + panel * width();
-        tiles_->winograd_weights_gradient[c.axes](products + (panel - u.panel.begin) * of_panel + m * width(), point, rows,
-                                                  columns(panel), false);
-      }
-    products += c.points * point;
+    for (int64_t pair = 0; pair < c.pairs; ++pair, products += c.points * point) {
+      const std::vector<int64_t>& taps = c.taps[size_t(phases_[size_t(phase)].index * c.pairs + pair)];
+      for (int64_t panel = u.panel.begin; panel < u.panel.end; ++panel)
+        for (int64_t m = 0; m < u.m.size(); ++m) {
+          float* rows[kMostPoints];
+          for (size_t t = 0; t < taps.size(); ++t) rows[t] = sums + taps[t] * tap_sums() + m * pitch_ + panel * width();
+          tiles_->winograd_weights_gradient[c.axes](products + (panel - u.panel.begin) * of_panel + m * width(), point, rows,
+                                                    columns(panel), false);
+        }
+    }
   }
   return true;
 }
@@ -345,6 +356,9 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (p.operation != Operation::backward_weights || p.type != Type::f32) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose);
   if (classes.empty()) return nullptr;
+  // Of several pairs, taps with few terms err by more than in the sums of the formula; and with 16 registers none is faster.
+  const bool few = p.geometry.batch * p.geometry.x_positions() < kLeastOfPairs;
+  if (classes[0].pairs > 1 && (few || (isa < Isa::avx512 && !request.by_name))) return nullptr;
   auto plan = std::make_shared<WinogradSums>(p, std::move(classes), isa, request.threads);
   return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
 }

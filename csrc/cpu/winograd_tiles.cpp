@@ -17,51 +17,57 @@ std::vector<Coordinates> coordinates_of(const Coordinates& extent) {
   return all;
 }
 
+// How many phases of an axis have pairs of taps: the first ones.
+int64_t phases_with_pairs(const Axis& a) { return std::min(a.w - a.stride, a.stride); }
+
 }  // namespace
 
-WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool* two_taps) {
-  Coordinates first, count, pairs;
+WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool* of_pairs) {
+  Coordinates first, phase_extent, pair_extent, tap_extent;
   for (size_t a = 0; a < kAxes; ++a) {
-    const int64_t with_two = g.axis[a].w - g.axis[a].stride;
-    first[a] = two_taps[a] ? 0 : with_two, count[a] = two_taps[a] ? with_two : g.axis[a].stride - with_two;
-    axis[a] = WinogradAxis(g.axis[a], operation, two_taps[a]);
+    const int64_t with_pairs = phases_with_pairs(g.axis[a]);
+    first[a] = of_pairs[a] ? 0 : with_pairs, phase_extent[a] = of_pairs[a] ? with_pairs : g.axis[a].stride - with_pairs;
+    axis[a] = WinogradAxis(g.axis[a], operation, of_pairs[a]);
     axes += axis[a].transformed;
     points *= point_extent[a] = axis[a].points;
     results *= result_extent[a] = axis[a].results;
-    pairs[a] = axis[a].transformed ? 2 : 1;
+    pairs *= pair_extent[a] = axis[a].pairs;
+    tap_extent[a] = axis[a].transformed ? 2 : 1;
   }
-  phases = coordinates_of(count);
-  for (Coordinates& r : phases) {
-    for (size_t a = 0; a < kAxes; ++a) r[a] += first[a];
-    std::vector<int64_t>& of_phase = taps.emplace_back();
-    for (const Coordinates& t : coordinates_of(pairs)) {
-      int64_t k = 0;
-      for (size_t a = 0; a < kAxes; ++a) {
-        k *= g.axis[a].w;
-        k += r[a] + (axis[a].transformed && (t[a] == 0) == axis[a].forward ? axis[a].stride : 0);
+  for (const Coordinates& phase : coordinates_of(phase_extent))
+    for (const Coordinates& pair : coordinates_of(pair_extent)) {
+      Coordinates& k = first_taps.emplace_back();
+      for (size_t a = 0; a < kAxes; ++a) k[a] = first[a] + phase[a] + pair[a] * 2 * axis[a].stride;
+      std::vector<int64_t>& both = taps.emplace_back();
+      for (const Coordinates& t : coordinates_of(tap_extent)) {
+        int64_t position = 0;
+        for (size_t a = 0; a < kAxes; ++a) {
+          position *= g.axis[a].w;
+          position += k[a] + (axis[a].transformed && (t[a] == 0) == axis[a].forward ? axis[a].stride : 0);
+        }
+        both.push_back(position);
       }
-      of_phase.push_back(k);
     }
-  }
 }
 
 std::vector<WinogradTiles> WinogradTiles::of_all_phases(const Geometry& g, Operation operation) {
-  bool some_with_two[kAxes], some_with_one[kAxes], any = false;
+  bool some_with_pairs[kAxes], some_with_one[kAxes], any = false;
   for (int a = 0; a < kAxes; ++a) {
     const Axis& axis = g.axis[a];
-    if (axis.w < axis.stride || axis.w > 2 * axis.stride || (axis.w > 1 && axis.dilation > 1)) return {};
-    some_with_two[a] = axis.w > axis.stride, some_with_one[a] = axis.w < 2 * axis.stride;
-    any = any || some_with_two[a];
+    const bool more = axis.w > 2 * axis.stride;
+    if (axis.w < axis.stride || (more && axis.w % (2 * axis.stride) != 0) || (axis.w > 1 && axis.dilation > 1)) return {};
+    some_with_pairs[a] = axis.w > axis.stride, some_with_one[a] = axis.w < 2 * axis.stride;
+    any = any || some_with_pairs[a];
   }
   if (!any || g.x_size() == 0 || g.y_size() == 0) return {};
   std::vector<WinogradTiles> all;
   for (int with_one = 0; with_one < 1 << kAxes; ++with_one) {
-    bool two_taps[kAxes], exist = true;
+    bool of_pairs[kAxes], exist = true;
     for (int a = 0; a < kAxes; ++a) {
-      two_taps[a] = some_with_two[a] && !(with_one >> a & 1);
-      exist = exist && (some_with_two[a] ? two_taps[a] || some_with_one[a] : !(with_one >> a & 1));
+      of_pairs[a] = some_with_pairs[a] && !(with_one >> a & 1);
+      exist = exist && (some_with_pairs[a] ? of_pairs[a] || some_with_one[a] : !(with_one >> a & 1));
     }
-    if (exist) all.emplace_back(g, operation, two_taps);
+    if (exist) all.emplace_back(g, operation, of_pairs);
   }
   return all;
 }
@@ -69,9 +75,10 @@ std::vector<WinogradTiles> WinogradTiles::of_all_phases(const Geometry& g, Opera
 double WinogradTiles::saved(const Geometry& g) const {
   double saved = 1;
   for (int a = 0; a < kAxes; ++a) {
-    const double kernel = double(g.axis[a].w), stride = double(g.axis[a].stride);
+    // Of a result's taps in all phases, those in pairs take four products instead of six.
+    const double kernel = double(g.axis[a].w), in_pairs = double(2 * phases_with_pairs(g.axis[a]) * axis[a].pairs);
     const double results = double(axis[a].out_extent) / double(axis[a].out_step());
-    saved *= kernel / (stride + (kernel - stride) / 3) * results / double(axis[a].tiles * axis[a].results);
+    saved *= kernel / (kernel - in_pairs / 3) * results / double(axis[a].tiles * axis[a].results);
   }
   return saved;
 }
@@ -112,9 +119,12 @@ TileBlock WinogradTiles::take_block(int64_t& index, int64_t batch, const TileBlo
 Region WinogradTiles::positions_read(const TileBlock& b) const {
   Region region;
   for (int a = 0; a < kAxes; ++a) {
-    const int64_t last = axis[a].read(b.tile[a].end - 1, axis[a].points - 1, axis[a].forward ? 0 : axis[a].stride - 1);
-    region.begin[a] = std::max<int64_t>(axis[a].read(b.tile[a].begin, 0, 0), 0);
-    region.end[a] = std::min(last + 1, axis[a].in_extent);
+    // From the first point on to the last: of the last pair and the first in conv_transpose, the other way round else.
+    const WinogradAxis& of = axis[a];
+    const int64_t last_pair = (of.pairs - 1) * 2 * of.stride, last_phase = of.stride - 1;
+    const int64_t last = of.read(b.tile[a].end - 1, of.points - 1, of.forward ? 0 : last_pair + last_phase);
+    region.begin[a] = std::max<int64_t>(of.read(b.tile[a].begin, 0, of.forward ? last_pair : 0), 0);
+    region.end[a] = std::min(last + 1, of.in_extent);
   }
   return region;
 }
@@ -130,8 +140,7 @@ Region WinogradTiles::positions_written(const TileBlock& b) const {
 }
 
 void WinogradTiles::most_read(const TileBlock& largest, int64_t* lengths) const {
-  for (int a = 0; a < kAxes; ++a)
-    lengths[a] = (largest.tile[a].size() * axis[a].results + (axis[a].transformed ? 1 : 0)) * axis[a].in_step();
+  for (int a = 0; a < kAxes; ++a) lengths[a] = (largest.tile[a].size() * axis[a].results + axis[a].reach()) * axis[a].in_step();
 }
 
 void WinogradTiles::most_written(const TileBlock& largest, int64_t* lengths) const {

@@ -16,42 +16,49 @@ inline constexpr int64_t kMostPoints = kPoints * kPoints * kPoints;
 
 using Coordinates = std::array<int64_t, kAxes>;
 
-// One axis in the phases that have two taps there, r < kernel - stride, which is transformed, or in those that have one. Tile t
-// reads point e of phase r at read(t, e, r), and writes result j of phase r at write(t, j, r); only the side of y has phases.
+// One axis in the phases that have pairs of taps there, which is transformed, or in those that have one tap. Taps are known by
+// their first kernel position k: of a pair, the phase and two strides for each pair before it. Tile t reads point e at
+// read(t, e, k) and writes result j at write(t, j, k); only the side of y depends on the phase, and only that of the input on the
+// pair.
 struct WinogradAxis {
   bool transformed = false, forward = true;
   int64_t stride = 1, offset = 0, in_extent = 1, out_extent = 1;
+  int64_t pairs = 1;                // of taps, of a phase
   int64_t points = 1, results = 1;  // of a tile
   int64_t first = 0, tiles = 1;     // cell of the first result, tiles along the axis
 
   WinogradAxis() = default;
-  WinogradAxis(const Axis& a, Operation operation, bool two_taps)
-      : transformed(two_taps),
+  WinogradAxis(const Axis& a, Operation operation, bool of_pairs)
+      : transformed(of_pairs),
         forward(operation == Operation::conv_transpose),
         stride(a.stride),
         offset(a.offset),
         in_extent(forward ? a.x : a.y),
         out_extent(forward ? a.y : a.x),
+        pairs(pairs_of(a)),
         points(transformed ? kPoints : 1),
         results(transformed ? kResults : 1),
         first(forward ? a.offset / a.stride : 0) {
     tiles = parts_of(forward ? (a.y - 1 + a.offset) / a.stride + 1 - first : a.x, results);
   }
-  int64_t read(int64_t tile, int64_t point, int64_t phase) const {
+  static int64_t pairs_of(const Axis& a) { return std::max<int64_t>(1, a.w / (2 * a.stride)); }
+  int64_t read(int64_t tile, int64_t point, int64_t k) const {
     const int64_t cell = first + tile * results + point;
-    return forward ? cell - (transformed ? 1 : 0) : cell * stride + phase - offset;
+    return forward ? cell - (transformed ? 1 + k / (2 * stride) * 2 : 0) : cell * stride + k - offset;
   }
-  int64_t write(int64_t tile, int64_t result, int64_t phase) const {
+  int64_t write(int64_t tile, int64_t result, int64_t k) const {
     const int64_t cell = first + tile * results + result;
-    return forward ? cell * stride + phase - offset : cell;
+    return forward ? cell * stride + (transformed ? k % (2 * stride) : k) - offset : cell;
   }
+  // What the points of a tile and the pairs of a phase reach beyond its results, in cells.
+  int64_t reach() const { return transformed ? 2 * pairs - 1 : 0; }
   // Of all points or results of a tile, `step` reals from one position to the next; negative for positions that do not exist.
   using Offsets = int64_t[kPoints];
-  void reads(int64_t tile, int64_t phase, int64_t step, Offsets& at) const {
-    for (int64_t e = 0; e < points; ++e) at[e] = offset_of(read(tile, e, phase), in_extent, step);
+  void reads(int64_t tile, int64_t k, int64_t step, Offsets& at) const {
+    for (int64_t e = 0; e < points; ++e) at[e] = offset_of(read(tile, e, k), in_extent, step);
   }
-  void writes(int64_t tile, int64_t phase, int64_t step, Offsets& at) const {
-    for (int64_t e = 0; e < results; ++e) at[e] = offset_of(write(tile, e, phase), out_extent, step);
+  void writes(int64_t tile, int64_t k, int64_t step, Offsets& at) const {
+    for (int64_t e = 0; e < results; ++e) at[e] = offset_of(write(tile, e, k), out_extent, step);
   }
   // Positions from one cell to the next.
   int64_t in_step() const { return forward ? 1 : stride; }
@@ -68,13 +75,16 @@ struct TileBlock {
   int64_t tiles() const { return sample.size() * tile[0].size() * tile[1].size() * tile[2].size(); }
 };
 
-// The tiles of the phases that have two taps along the same axes: all of them where the kernel is two strides long.
+// The tiles of the phases that have pairs of taps along the same axes: all of them where the kernel is a multiple of two strides.
 struct WinogradTiles {
-  WinogradTiles(const Geometry& geometry, Operation operation, const bool* two_taps);
-  // Of all phases, the ones with two taps along most axes first: their tiles are the grid that blocks are cut from. None where a
-  // phase has no tap or more than two along an axis, or all have one.
+  WinogradTiles(const Geometry& geometry, Operation operation, const bool* of_pairs);
+  // Of all phases, the ones with pairs along most axes first: their tiles are the grid that blocks are cut from. None where a
+  // phase has no tap along an axis, or more than two in one phase and not as many pairs in all, or all have one.
   static std::vector<WinogradTiles> of_all_phases(const Geometry& geometry, Operation operation);
 
+  int64_t phases() const { return int64_t(first_taps.size()) / pairs; }
+  // How many pairs a result sums over: those of its phase, or of backward_data those of all phases.
+  int64_t summed(Operation operation) const { return operation == Operation::backward_data ? int64_t(first_taps.size()) : pairs; }
   int64_t count(int64_t batch) const { return batch * axis[0].tiles * axis[1].tiles * axis[2].tiles; }
   // How many products of the formula one of all classes replaces, of which this is the grid.
   double saved(const Geometry& geometry) const;
@@ -85,18 +95,18 @@ struct WinogradTiles {
   int64_t block_count(int64_t batch, const TileBlock& shape) const;
   // Takes a block out of an index that counts them, the innermost axis fastest; what counts them all remains.
   TileBlock take_block(int64_t& index, int64_t batch, const TileBlock& shape) const;
-  // visit(rows) for one tile of a block after the other, with the rows of its points, or results, in a phase, the innermost axis
-  // fastest; `elsewhere` for one that does not exist. Sample 0 begins at `origin`.
+  // visit(rows) for one tile of a block after the other, with the rows of its points, or results, of some taps, the innermost
+  // axis fastest; `elsewhere` for one that does not exist. Sample 0 begins at `origin`.
   template <class Real, class Visit>
-  void each_points(const TileBlock& block, const Coordinates& phase, Real* origin, int64_t sample, const int64_t* step,
+  void each_points(const TileBlock& block, const Coordinates& k, Real* origin, int64_t sample, const int64_t* step,
                    Real* elsewhere, Visit visit) const {
-    const auto find = [&](size_t a, int64_t tile, WinogradAxis::Offsets& at) { axis[a].reads(tile, phase[a], step[a], at); };
+    const auto find = [&](size_t a, int64_t tile, WinogradAxis::Offsets& at) { axis[a].reads(tile, k[a], step[a], at); };
     each_tile(block, point_extent, find, origin, sample, elsewhere, visit);
   }
   template <class Real, class Visit>
-  void each_results(const TileBlock& block, const Coordinates& phase, Real* origin, int64_t sample, const int64_t* step,
+  void each_results(const TileBlock& block, const Coordinates& k, Real* origin, int64_t sample, const int64_t* step,
                     Real* elsewhere, Visit visit) const {
-    const auto find = [&](size_t a, int64_t tile, WinogradAxis::Offsets& at) { axis[a].writes(tile, phase[a], step[a], at); };
+    const auto find = [&](size_t a, int64_t tile, WinogradAxis::Offsets& at) { axis[a].writes(tile, k[a], step[a], at); };
     each_tile(block, result_extent, find, origin, sample, elsewhere, visit);
   }
   // The positions that a block reads, and writes, in all phases.
@@ -111,9 +121,12 @@ struct WinogradTiles {
   WinogradAxis axis[kAxes];
   int axes = 0;                     // that are transformed
   int64_t points = 1, results = 1;  // of a tile
+  int64_t pairs = 1;                // of a phase
   Coordinates point_extent, result_extent;
-  std::vector<Coordinates> phases;
-  std::vector<std::vector<int64_t>> taps;  // of each phase: the kernel positions of the two taps along each axis
+  // The first taps of all pairs of all phases, those of a phase one behind the other, and the kernel positions of both along each
+  // axis.
+  std::vector<Coordinates> first_taps;
+  std::vector<std::vector<int64_t>> taps;
 
  private:
   // find(axis, tile, at) are the offsets along an axis.

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_transpose and backward_data by Winograd's F(3, 2): see winograd.cpp for what is chosen, winograd_block.cpp for what is
+// computed.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "csrc/cpu/scratch.h"
+#include "csrc/cpu/upcoming.h"
+#include "csrc/cpu/winograd_panels.h"
+#include "csrc/cpu/winograd_tiles.h"
+
+namespace torch_ext::cpu {
+
+class Winograd final : public Plan {
+ public:
+  // With `in_turn`, which takes a problem that fits at once, blocks transform weights themselves, where threads share them
+  // evenly.
+  Winograd(const Problem& problem, std::vector<WinogradTiles> classes, Isa isa, int threads, bool in_turn);
+  std::string describe() const override;
+  int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
+  void run(const Buffers& buffers, const Parallel& parallel) const override;
+  std::string packing() const override;
+  int64_t packed_bytes() const override { return int64_t(sizeof(PackedHeader)) + weights_.bytes(); }
+  void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override;
+  // Whether one block has room for all tiles, and in which order weights are transformed makes no difference but in time.
+  bool fits_at_once(int64_t panels) const;
+  bool pays() const;  // with weights transformed before blocks are
+  bool pays_in_turn() const;
+
+ private:
+  struct Block : TileBlock {
+    int64_t group, first_panel, last_panel;
+  };
+
+  // The results of a class for a panel: of one phase of conv_transpose, or of backward_data, which sums over all phases.
+  struct Pass {
+    const WinogradTiles& of;
+    TileBlock tiles;
+    RowView<float> in;
+    Range channels;            // of the input, that are transformed
+    int64_t vectors, columns;  // of the panel
+    float* origin;             // of its results: position 0 of sample 0, in the tensor or in a box
+    Strides to;
+    int64_t index;    // of the phase
+    float* products;  // [point][tile][n]
+    bool add;         // to the results of other classes
+
+    const Coordinates& phase() const { return of.first_taps[size_t(index * of.pairs)]; }
+  };
+
+  // Transformed weights of the channels of a pass and some of the pairs that it sums over: weights[point][pair][c][n].
+  struct PassWeights {
+    const float* first;
+    Range pairs;
+  };
+
+  int64_t room() const;  // tiles of a block at most
+  void choose_blocks(int threads);
+  bool choose_panels(int threads);
+  int64_t items() const;
+  Block block(int64_t index) const;
+  RowView<float> load_input(const Buffers& buffers, const Block& block, Range channels, std::byte* scratch) const;
+  bool transform_input(const Buffers& buffers, const Pass& pass, std::byte* scratch) const;
+  void set_results(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch, Pass& pass) const;
+  void list_input(const Buffers& buffers, const Pass& pass, int64_t pair, int64_t point, std::byte* scratch,
+                  const float** rows) const;
+  void list_products(const Pass& pass, int64_t point, std::byte* scratch, float** rows) const;
+  void multiply(const Buffers& buffers, const Pass& pass, const PassWeights& weights, const float* bias, std::byte* scratch,
+                Upcoming& next) const;
+  Upcoming results_ahead(const Pass& pass) const;
+  Upcoming weights_ahead(const Buffers& buffers, const Block& block, int64_t panel, Range channels, const Pass& pass) const;
+  int64_t steps(const Pass& pass) const;
+  void store_results(const Pass& pass, std::byte* scratch) const;
+  void store_output(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch) const;
+  void run_block(const Buffers& buffers, const Block& block, const float* weights, std::byte* scratch,
+                 std::atomic<bool>& finite) const;
+  void run_in_turn(const Buffers& buffers, const Block& block, std::byte* scratch, std::atomic<bool>& finite) const;
+  // The box of a panel; several of a block are there where it takes more than a class of phases to fill them.
+  float* out_box(const Block& block, int64_t panel, std::byte* scratch) const {
+    return layout_.at<float>(scratch, out_part_) + (classes_.size() > 1 ? panel - block.first_panel : 0) * box_floats_;
+  }
+  // What one sum of a register tile takes of the input: some pairs of taps, or some channels of one.
+  struct Sum {
+    int64_t pairs, channels;
+  };
+  // With each axis that is transformed the errors of sums weigh more, and so these are shorter.
+  Sum sum_of(const WinogradTiles& c) const {
+    const int64_t most = kMaxTerms >> std::max(c.axes - 1, 0);
+    return {std::clamp<int64_t>(most / depth_, 1, summed(c)), even_part(depth_, most)};
+  }
+
+  int64_t lanes() const { return tiles_->lanes; }
+  const WinogradTiles& grid() const { return classes_[0]; }
+  // Pairs of taps that make the same results, and how many times there are such.
+  int64_t summed(const WinogradTiles& c) const { return c.summed(p_.operation); }
+  int64_t results(const WinogradTiles& c) const { return int64_t(c.first_taps.size()) / summed(c); }
+
+  Problem p_;
+  const Tiles<float>* tiles_;
+  bool forward_;
+  Strides in_, out_;
+  int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
+  std::vector<WinogradTiles> classes_;
+  Rows<float> rows_;  // of the input
+  WinogradPanels weights_;
+  int64_t width_, panels_;  // columns of a panel, panels of a group
+  TileBlock block_{};       // the first one
+  int64_t panels_per_item_;
+  bool in_turn_;        // input and weights are transformed some channels at a time
+  int64_t pitch_;       // of a row of transformed input
+  int64_t box_floats_;  // of the results of a panel
+  bool in_place_input_, in_place_output_;
+  std::shared_ptr<const Plan> exact_;  // for non-finite values, which a transform would spread
+  Layout layout_;
+  Layout::Part weights_part_, zeros_part_, bias_part_, stage_part_, chunk_part_, box_part_, input_part_, products_part_,
+      out_part_, pointers_part_, nowhere_part_;
+};
+
+}  // namespace torch_ext::cpu

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a block computes: its input is transformed, multiplied with transformed weights point by point, and the products are
+// transformed into results.
+#include <algorithm>
+#include <atomic>
+
+#include "csrc/cpu/pack.h"
+#include "csrc/cpu/rounding.h"
+#include "csrc/cpu/winograd.h"
+
+namespace torch_ext::cpu {
+
+void Winograd::run_block(const Buffers& buffers, const Block& b, const float* weights, std::byte* scratch,
+                         std::atomic<bool>& finite) const {
+  const float* bias = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), bias_part_) + b.group * panels_ * width_;
+  const Range channels{0, depth_};
+  const RowView<float> in = load_input(buffers, b, channels, scratch);
+  float* products = layout_.at<float>(scratch, products_part_);
+  for (size_t k = 0; k < classes_.size(); ++k) {
+    const WinogradTiles& c = classes_[k];
+    Pass pass{c, c.cover(b, grid()), in, channels, 0, 0, nullptr, {}, 0, products, !forward_ && k > 0};
+    if (!transform_input(buffers, pass, scratch)) {
+      finite = false;
+      return;
+    }
+    for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
+      set_results(buffers, b, panel, scratch, pass);
+      const float* of_index = weights + weights_.start(b.group, panel, k);
+      for (pass.index = 0; pass.index < results(c); ++pass.index) {
+        Upcoming next = results_ahead(pass);
+        multiply(buffers, pass, {of_index, {0, summed(c)}}, bias + panel * width_, scratch, next);
+        store_results(pass, scratch);
+        of_index += c.points * summed(c) * depth_ * pass.vectors * lanes();
+      }
+      if (!in_place_output_ && k + 1 == classes_.size()) store_output(buffers, b, panel, scratch);
+    }
+  }
+}
+
+// The same with input and weights transformed in turn.
+void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* scratch, std::atomic<bool>& finite) const {
+  const float* bias = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), bias_part_) + b.group * panels_ * width_;
+  float* stage = layout_.at<float>(scratch, stage_part_);
+  float* weights = layout_.at<float>(scratch, chunk_part_);
+  const WinogradTiles& c = grid();
+  const Sum sum = sum_of(c);
+  Pass pass{c, b, {}, {0, 0}, 0, 0, nullptr, {}, 0, nullptr, false};
+  const int64_t of_index = c.points * b.tiles() * width_;
+  const auto set_products = [&](int64_t panel) {
+    pass.products = layout_.at<float>(scratch, products_part_) + ((panel - b.first_panel) * results(c) + pass.index) * of_index;
+  };
+  for (Range& channels = pass.channels; channels.end < depth_;) {
+    channels = {channels.end, std::min(channels.end + sum.channels, depth_)};
+    pass.in = load_input(buffers, b, channels, scratch);
+    bool all_finite = transform_input(buffers, pass, scratch);
+    for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
+      set_results(buffers, b, panel, scratch, pass);
+      all_finite = weights_.load(buffers.w, b.group, panel, channels, stage) && all_finite;
+      Upcoming next;
+      if (panel + 1 < b.last_panel) {
+        next = weights_ahead(buffers, b, panel + 1, channels, pass);
+      } else if (channels.end < depth_) {
+        next = weights_ahead(buffers, b, b.first_panel, {channels.end, std::min(channels.end + sum.channels, depth_)}, pass);
+      }
+      for (pass.index = 0; pass.index < results(c); ++pass.index) {
+        set_products(panel);
+        for (int64_t pair = 0; pair < summed(c); pair += sum.pairs) {
+          const Range pairs{pair, std::min(pair + sum.pairs, summed(c))};
+          weights_.transform(pass.index, pairs, panel, channels, stage, weights);
+          multiply(buffers, pass, {weights, pairs}, bias + panel * width_, scratch, next);
+        }
+      }
+    }
+    if (!all_finite) {
+      finite = false;
+      return;
+    }
+  }
+  for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
+    set_results(buffers, b, panel, scratch, pass);
+    for (pass.index = 0; pass.index < results(c); ++pass.index) set_products(panel), store_results(pass, scratch);
+    if (!in_place_output_) store_output(buffers, b, panel, scratch);
+  }
+}
+
+RowView<float> Winograd::load_input(const Buffers& buffers, const Block& b, Range channels, std::byte* scratch) const {
+  const void* tensor = forward_ ? buffers.x : buffers.y;
+  std::atomic<bool> ignored{true};
+  if (in_place_input_) {
+    RowView<float> view = rows_.view(tensor, b.group);
+    view.origin += channels.begin;
+    return view;
+  }
+  return rows_.load(tensor, b.group * depth_ + channels.begin, channels.size(), b.sample.begin, b.sample.end,
+                    grid().positions_read(b), layout_.at<float>(scratch, box_part_), ignored);
+}
+
+// input[pair][point][tile][c] of the tiles of a class; returns whether it is finite.
+bool Winograd::transform_input(const Buffers& buffers, const Pass& pass, std::byte* scratch) const {
+  const WinogradTiles& c = pass.of;
+  if (c.axes == 0) return true;  // it is taken as it is
+  const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
+  float* input = layout_.at<float>(scratch, input_part_);
+  const int64_t pitch = pass.tiles.tiles() * pitch_;
+  alignas(64) float check[kMaxLanes] = {};
+  for (int64_t pair = 0; pair < summed(c); ++pair) {
+    float* to = input;
+    c.each_points(pass.tiles, c.first_taps[size_t(pair)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
+                  [&](const float* const* rows) {
+                    tiles_->winograd_input[c.axes](rows, to, pitch, pass.channels.size(), check);
+                    to += pitch_;
+                  });
+    input += c.points * pitch;
+  }
+  return std::all_of(check, check + lanes(), [](float v) { return v == 0; });
+}
+
+// The rows of a point of all tiles, transformed; where nothing is to be transformed, those of the input itself.
+void Winograd::list_input(const Buffers& buffers, const Pass& pass, int64_t pair, int64_t point, std::byte* scratch,
+                          const float** rows) const {
+  const WinogradTiles& c = pass.of;
+  const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
+  if (c.axes == 0)
+    return c.each_points(pass.tiles, c.first_taps[size_t(pair)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
+                         [&](const float* const* row) { *rows++ = *row; });
+  const int64_t tiles = pass.tiles.tiles();
+  const float* row = layout_.at<float>(scratch, input_part_) + (pair * c.points + point) * tiles * pitch_;
+  for (int64_t t = 0; t < tiles; ++t, row += pitch_) rows[t] = row;
+}
+
+// The rows of their products; where nothing is to be transformed, those of the results.
+void Winograd::list_products(const Pass& pass, int64_t point, std::byte* scratch, float** rows) const {
+  if (pass.of.axes == 0)
+    return pass.of.each_results(pass.tiles, pass.phase(), pass.origin, pass.to.outer, pass.to.axis,
+                                layout_.at<float>(scratch, nowhere_part_), [&](float* const* row) { *rows++ = *row; });
+  const int64_t tiles = pass.tiles.tiles(), width = pass.vectors * lanes();
+  float* row = pass.products + point * tiles * width;
+  for (int64_t t = 0; t < tiles; ++t, row += width) rows[t] = row;
+}
+
+// products[point][tile][n] = sum over some pairs and channels of input[pair][point][tile] * weights[point][pair], added to those
+// of the pairs and channels before; the bias in the product that every result contains once. Asks for what is `next`.
+void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeights& weights, const float* bias,
+                        std::byte* scratch, Upcoming& next) const {
+  const WinogradTiles& c = pass.of;
+  const int64_t tiles = pass.tiles.tiles(), width = pass.vectors * lanes(), channels = pass.channels.size();
+  const float** rows = layout_.at<const float*>(scratch, pointers_part_);
+  float** out = const_cast<float**>(rows) + summed(c) * tiles;
+  alignas(64) static constexpr float kNothing[kMaxVectors * kMaxLanes] = {};
+  int64_t ones = 0;
+  for (const WinogradAxis& a : c.axis) ones = ones * a.points + (a.transformed ? 1 : 0);
+  const Sum sum = sum_of(c);
+  const int64_t count = parts_of(tiles, tiles_->max_chain_rows[pass.vectors]);
+  const float* panels[kMaxTerms];
+  for (int64_t point = 0; point < c.points; ++point) {
+    const float* of_point = weights.first + point * weights.pairs.size() * channels * width;
+    list_products(pass, point, scratch, out);
+    for (int64_t first = 0; first < channels; first += sum.channels)
+      for (int64_t pair = weights.pairs.begin; pair < weights.pairs.end; pair += sum.pairs) {
+        const int64_t some = std::min(sum.pairs, weights.pairs.end - pair), depth = std::min(sum.channels, channels - first);
+        for (int64_t k = 0; k < some; ++k) {
+          list_input(buffers, pass, pair + k, point, scratch, rows + k * tiles);
+          panels[k] = of_point + (pair - weights.pairs.begin + k) * channels * width;
+        }
+        const bool more = pair || pass.channels.begin || first || (c.axes == 0 && pass.add);
+        const float* init = more ? nullptr : point == ones ? bias : kNothing;
+        GatherTile<float> tile{0, rows, tiles, panels, some, first, depth, out, 0, init, c.axes ? width : pass.columns};
+        // While these weights are used, the next ones are asked for.
+        const bool last_pairs = pair + sum.pairs >= weights.pairs.end, last = last_pairs && first + sum.channels >= channels;
+        const int64_t asks = some * parts_of(depth, kCacheLine / int64_t(sizeof(float)));
+        tile.soon = last         ? of_point + weights.pairs.size() * channels * width
+                    : last_pairs ? of_point + (first + sum.channels) * width
+                                 : panels[0] + (some * channels + first) * width;
+        tile.soon_step = round_up(some * depth * width * int64_t(sizeof(float)) / (count * asks), kCacheLine);
+        for (int64_t i = 0, done = 0; i < count; ++i) {
+          const int64_t height = (tiles - done) / (count - i);
+          tile.next = i + 1 < count ? height : 0;
+          next.step();
+          tiles_->gather_chains[pass.vectors][height](tile);
+          tile.rows += height, tile.out += height, done += height;
+          tile.soon = static_cast<const char*>(tile.soon) + asks * tile.soon_step;
+        }
+      }
+  }
+}
+
+// The results of a phase, where they go into the tensor one row after the other.
+Upcoming Winograd::results_ahead(const Pass& pass) const {
+  const WinogradTiles& c = pass.of;
+  if (!in_place_output_ || c.axes == 0) return Upcoming();  // tiles ask for what they store
+  const float* origin = pass.origin;
+  Strides strides = pass.to;
+  Patch patch{pass.tiles.sample, {0, pass.columns}, {}};
+  for (int a = 0; a < kAxes; ++a) {
+    const WinogradAxis& axis = c.axis[a];
+    const Range& tile = pass.tiles.tile[a];
+    const int64_t step = axis.out_step(), low = axis.write(tile.begin, 0, pass.phase()[size_t(a)]);
+    patch.axis[a] = {first_reaching(0, low, step),
+                     std::min(first_reaching(axis.out_extent, low, step), tile.size() * axis.results)};
+    origin += low * out_.axis[a];
+    strides.axis[a] *= step;
+  }
+  Upcoming ahead(steps(pass));
+  ahead.writes(p_.type, origin, strides, patch);
+  return ahead;
+}
+
+// Some channels of a panel.
+Upcoming Winograd::weights_ahead(const Buffers& buffers, const Block& b, int64_t panel, Range channels, const Pass& pass) const {
+  const Range columns{panel * width_, std::min((panel + 1) * width_, columns_)};
+  Patch patch{forward_ ? channels : columns, forward_ ? columns : channels, {}};
+  for (int a = 0; a < kAxes; ++a) patch.axis[a] = {0, p_.geometry.axis[a].w};
+  Upcoming ahead(results(pass.of) * steps(pass));
+  ahead.reads(p_.type, element(buffers.w, p_.type, b.group * p_.geometry.x_channels * p_.w.outer), p_.w, patch);
+  return ahead;
+}
+
+// Register tiles of a pass.
+int64_t Winograd::steps(const Pass& pass) const {
+  const Sum sum = sum_of(pass.of);
+  return pass.of.points * parts_of(summed(pass.of), sum.pairs) * parts_of(pass.channels.size(), sum.channels) *
+         parts_of(pass.tiles.tiles(), tiles_->max_chain_rows[pass.vectors]);
+}
+
+// Where the results of a panel go.
+void Winograd::set_results(const Buffers& buffers, const Block& b, int64_t panel, std::byte* scratch, Pass& pass) const {
+  pass.vectors = weights_.vectors_of(panel), pass.columns = std::min(width_, columns_ - panel * width_);
+  pass.to = out_;
+  pass.origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
+  if (in_place_output_) return;
+  const Region box = grid().positions_written(b);
+  Strides& to = pass.to;
+  to.axis[2] = width_;
+  to.axis[1] = (box.end[2] - box.begin[2]) * to.axis[2], to.axis[0] = (box.end[1] - box.begin[1]) * to.axis[1];
+  to.outer = (box.end[0] - box.begin[0]) * to.axis[0];
+  pass.origin = out_box(b, panel, scratch) - b.sample.begin * to.outer;
+  for (int a = 0; a < kAxes; ++a) pass.origin -= box.begin[a] * to.axis[a];
+}
+
+// From the products.
+void Winograd::store_results(const Pass& pass, std::byte* scratch) const {
+  if (pass.of.axes == 0) return;  // there already
+  const int64_t width = pass.vectors * lanes(), pitch = pass.tiles.tiles() * width;
+  const float* products = pass.products;
+  float* nowhere = layout_.at<float>(scratch, nowhere_part_);
+  pass.of.each_results(pass.tiles, pass.phase(), pass.origin, pass.to.outer, pass.to.axis, nowhere, [&](float* const* rows) {
+    tiles_->winograd_output[pass.of.axes](products, pitch, rows, pass.columns, pass.add);
+    products += width;
+  });
+}
+
+// From the box into the tensor, one line at a time.
+void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t panel, std::byte* scratch) const {
+  const float* box = out_box(b, panel, scratch);
+  const Region at = grid().positions_written(b);
+  const int64_t length = at.end[2] - at.begin[2];
+  const Box line{{1, 1, length}, {0, 0, out_.axis[2]}, std::min(width_, columns_ - panel * width_), out_.channel};
+  float* to = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel +
+              at.begin[2] * out_.axis[2];
+  for (int64_t n = b.sample.begin; n < b.sample.end; ++n)
+    for (int64_t i = at.begin[0]; i < at.end[0]; ++i)
+      for (int64_t j = at.begin[1]; j < at.end[1]; ++j, box += length * width_)
+        store_box(*tiles_, p_.type, box, width_, to + n * out_.outer + i * out_.axis[0] + j * out_.axis[1], line);
+}
+
+}  // namespace torch_ext::cpu
