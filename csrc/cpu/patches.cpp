@@ -341,7 +341,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[2];
   if (g.x_channels != 1 || g.y_channels != 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  if (line.dilation > 1 && line.w > 1) return nullptr;
+  if ((line.dilation > 1 && line.w > 1) || line.stride > line.y) return nullptr;  // lines are computed in whole cells
   const bool side_by_side = p.y.axis[2] == 1 && p.w.axis[2] == 1;
   const bool pays = p.operation == Operation::conv_transpose ? line.stride >= kMinStrideForward && g.groups < kManyPlanes
                                                              : line.stride >= kMinStride;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv_transpose and backward_data with phases of two taps along an axis (all of them for k4 s2, k8 s4, k16 s8, some for k3 s2,
 // k5 s3), of which Winograd's F(3, 2) computes three results with four products instead of six: 1.5 times fewer for each such
-// axis. A kernel of four strides (k4 s1, k8 s2, the inverse STFT's 1024 s256), or six, has two pairs of taps in each phase, or
-// three, whose products are summed before they become results.
+// axis. A kernel of four strides (k4 s1, k8 s2, the inverse STFT's 1024 s256), or of six or eight, has two pairs of taps or more
+// in each phase, whose products are summed before they become results.
 //
 // With o + offset = s*q + r, result o of phase r of conv_transpose is x[q-1]*w[r+s] + x[q]*w[r]: all phases share the same two
 // inputs. Result i of backward_data is the sum over the phases of z[i]*w[r] + z[i+1]*w[r+s], where z[q] = y[s*q + r - offset]:

@@ -51,15 +51,18 @@ WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool*
 }
 
 std::vector<WinogradTiles> WinogradTiles::of_all_phases(const Geometry& g, Operation operation) {
+  constexpr int64_t kMostPairs = 4;  // of more, few tiles have room in cache
   bool some_with_pairs[kAxes], some_with_one[kAxes], any = false;
+  int64_t pairs = 1;
   for (int a = 0; a < kAxes; ++a) {
     const Axis& axis = g.axis[a];
     const bool more = axis.w > 2 * axis.stride;
     if (axis.w < axis.stride || (more && axis.w % (2 * axis.stride) != 0) || (axis.w > 1 && axis.dilation > 1)) return {};
     some_with_pairs[a] = axis.w > axis.stride, some_with_one[a] = axis.w < 2 * axis.stride;
     any = any || some_with_pairs[a];
+    pairs *= WinogradAxis::pairs_of(axis);
   }
-  if (!any || g.x_size() == 0 || g.y_size() == 0) return {};
+  if (!any || pairs > kMostPairs || g.x_size() == 0 || g.y_size() == 0) return {};
   std::vector<WinogradTiles> all;
   for (int with_one = 0; with_one < 1 << kAxes; ++with_one) {
     bool of_pairs[kAxes], exist = true;

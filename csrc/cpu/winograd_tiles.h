@@ -79,7 +79,8 @@ struct TileBlock {
 struct WinogradTiles {
   WinogradTiles(const Geometry& geometry, Operation operation, const bool* of_pairs);
   // Of all phases, the ones with pairs along most axes first: their tiles are the grid that blocks are cut from. None where a
-  // phase has no tap along an axis, or more than two in one phase and not as many pairs in all, or all have one.
+  // phase has no tap along an axis, or more than two in one phase and not as many pairs in all, or too many pairs, or all have
+  // one.
   static std::vector<WinogradTiles> of_all_phases(const Geometry& geometry, Operation operation);
 
   int64_t phases() const { return int64_t(first_taps.size()) / pairs; }
