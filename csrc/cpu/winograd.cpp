@@ -15,8 +15,8 @@
 // then its products are of the input as it is.
 //
 // Where weights are few times the results, all of them are transformed before blocks are computed, each of which reads them.
-// Where they are many (first layers of vocoders, the inverse STFT), one block has all tiles, and takes some channels of the input
-// and the weights in turn: transformed, these are as large as the weights' own layer again or larger, and never leave the cache.
+// Where they are many (first layers of vocoders, the inverse STFT), one block has all tiles and takes some channels of the input
+// and of the weights in turn: the transformed weights, two or four times as large, never leave the cache.
 #include "csrc/cpu/winograd.h"
 
 #include <algorithm>
