@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transforms of Winograd's F(3, 2) for vectors `V`, all axes of a tile at once in registers. Included as tiles.inl is.
+// The transforms of Winograd's F(3, 2) and F(2, 3) for vectors `V`, all axes of a tile at once in registers. Included as tiles.inl is.
 
-// Along one axis, for vectors `step` apart.
+// Along one axis, for vectors `step` apart; of segments of so many taps.
+template <class V, int Taps>
+struct WinogradWeights;
 template <class V>
-struct WinogradWeights {
+struct WinogradWeights<V, 2> {
   static constexpr int kFrom = 2, kTo = 4;
   static inline __attribute__((always_inline)) void transform(const typename V::Reg* g, typename V::Reg* to, int step) {
     const auto half = V::set(.5f), half_g0 = V::fma(g[0], half, V::zero());
     to[0] = g[0], to[3 * step] = g[step];
     to[step] = V::fma(g[step], half, half_g0), to[2 * step] = V::fma(g[step], V::set(-.5f), half_g0);
+  }
+};
+template <class V>
+struct WinogradWeights<V, 3> {
+  static constexpr int kFrom = 3, kTo = 4;
+  static inline __attribute__((always_inline)) void transform(const typename V::Reg* g, typename V::Reg* to, int step) {
+    const auto half = V::set(.5f), outer = V::fma(V::add(g[0], g[2 * step]), half, V::zero());
+    to[0] = g[0], to[3 * step] = g[2 * step];
+    to[step] = V::fma(g[step], half, outer), to[2 * step] = V::fma(g[step], V::set(-.5f), outer);
   }
 };
 
@@ -22,35 +33,40 @@ struct WinogradInput {
   }
 };
 
-template <class V>
+template <class V, int Taps>
 struct WinogradOutput {
-  static constexpr int kFrom = 4, kTo = 3;
+  static constexpr int kFrom = 4, kTo = 5 - Taps;
   static inline __attribute__((always_inline)) void transform(const typename V::Reg* m, typename V::Reg* to, int step) {
-    const auto minus = V::set(-1), sum = V::add(m[step], m[2 * step]);
-    to[0] = V::add(m[0], sum), to[step] = V::fma(m[2 * step], minus, m[step]);
-    to[2 * step] = V::fma(m[3 * step], minus, sum);
+    const auto minus = V::set(-1), sum = V::add(m[step], m[2 * step]), difference = V::fma(m[2 * step], minus, m[step]);
+    to[0] = V::add(m[0], sum);
+    if constexpr (Taps == 2) to[step] = difference, to[2 * step] = V::fma(m[3 * step], minus, sum);
+    if constexpr (Taps == 3) to[step] = V::fma(m[3 * step], minus, difference);
   }
 };
 
 // The gradient of the results: the transposed transform.
-template <class V>
+template <class V, int Taps>
 struct WinogradOutputGradient {
-  static constexpr int kFrom = 3, kTo = 4;
+  static constexpr int kFrom = 5 - Taps, kTo = 4;
   static inline __attribute__((always_inline)) void transform(const typename V::Reg* y, typename V::Reg* to, int step) {
-    const auto minus = V::set(-1), sum = V::add(y[0], y[2 * step]);
-    to[0] = y[0], to[step] = V::add(sum, y[step]);
-    to[2 * step] = V::fma(y[step], minus, sum), to[3 * step] = V::fma(y[2 * step], minus, V::zero());
+    constexpr int last = kFrom - 1;
+    const auto minus = V::set(-1), even = Taps == 2 ? V::add(y[0], y[last * step]) : y[0];
+    to[0] = y[0], to[step] = V::add(even, y[step]);
+    to[2 * step] = V::fma(y[step], minus, even), to[3 * step] = V::fma(y[last * step], minus, V::zero());
   }
 };
 
 // And that of the weights.
-template <class V>
+template <class V, int Taps>
 struct WinogradWeightsGradient {
-  static constexpr int kFrom = 4, kTo = 2;
+  static constexpr int kFrom = 4, kTo = Taps;
   static inline __attribute__((always_inline)) void transform(const typename V::Reg* m, typename V::Reg* to, int step) {
     const auto half = V::set(.5f), half_m2 = V::fma(m[2 * step], half, V::zero());
-    to[0] = V::add(V::fma(m[step], half, half_m2), m[0]);
-    to[step] = V::add(V::fma(m[step], half, V::fma(m[2 * step], V::set(-.5f), V::zero())), m[3 * step]);
+    const auto sum = V::fma(m[step], half, half_m2);
+    const auto difference = V::fma(m[step], half, V::fma(m[2 * step], V::set(-.5f), V::zero()));
+    to[0] = V::add(sum, m[0]);
+    to[step] = Taps == 2 ? V::add(difference, m[3 * step]) : difference;
+    if constexpr (Taps == 3) to[2 * step] = V::add(sum, m[3 * step]);
   }
 };
 
@@ -125,11 +141,21 @@ void winograd_gather(const typename V::Real* from, int64_t pitch, typename V::Re
   }
 }
 
+template <class V, int Taps, int... Axes>
+constexpr void fill_winograd_of(WinogradTransforms<typename V::Real>& table, std::integer_sequence<int, Axes...>) {
+  ((table.weights[Axes] = winograd_spread<V, WinogradWeights<V, Taps>, Axes>), ...);
+  ((table.output[Axes] = winograd_gather<V, WinogradOutput<V, Taps>, Axes>), ...);
+  ((table.output_gradient[Axes] = winograd_spread_checked<V, WinogradOutputGradient<V, Taps>, Axes>), ...);
+  ((table.weights_gradient[Axes] = winograd_gather<V, WinogradWeightsGradient<V, Taps>, Axes>), ...);
+}
+
 template <class V, int... Axes>
-constexpr void fill_winograd(Tiles<typename V::Real>& table, std::integer_sequence<int, Axes...>) {
-  ((table.winograd_weights[Axes] = winograd_spread<V, WinogradWeights<V>, Axes>), ...);
+constexpr void fill_winograd(Tiles<typename V::Real>& table, std::integer_sequence<int, Axes...> axes) {
   ((table.winograd_input[Axes] = winograd_spread_checked<V, WinogradInput<V>, Axes>), ...);
-  ((table.winograd_output[Axes] = winograd_gather<V, WinogradOutput<V>, Axes>), ...);
-  ((table.winograd_output_gradient[Axes] = winograd_spread_checked<V, WinogradOutputGradient<V>, Axes>), ...);
-  ((table.winograd_weights_gradient[Axes] = winograd_gather<V, WinogradWeightsGradient<V>, Axes>), ...);
+  fill_winograd_of<V, 2>(table.winograd[2], axes);
+  fill_winograd_of<V, 3>(table.winograd[3], axes);
+  // Of segments of one tap no axis is transformed.
+  table.winograd[1].weights[0] = table.winograd[2].weights[0], table.winograd[1].output[0] = table.winograd[2].output[0];
+  table.winograd[1].output_gradient[0] = table.winograd[2].output_gradient[0];
+  table.winograd[1].weights_gradient[0] = table.winograd[2].weights_gradient[0];
 }

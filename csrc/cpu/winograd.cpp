@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv_transpose and backward_data with phases of two taps along an axis (all of them for k4 s2, k8 s4, k16 s8, some for k3 s2,
-// k5 s3), of which Winograd's F(3, 2) computes three results with four products instead of six: 1.5 times fewer for each such
-// axis. A kernel of four strides (k4 s1, k8 s2, the inverse STFT's 1024 s256), or of six or eight, has two pairs of taps or more
-// in each phase, whose products are summed before they become results.
+// k5 s3), of which Winograd's F(3, 2) computes three results with four products instead of six, or of three taps (k3 s1, k6 s2),
+// of which F(2, 3) does two: 1.5 times fewer for each such axis. Phases of more taps (k4 s1, k8 s2, k9 s1, the inverse STFT's
+// 1024 s256) are cut into segments of two or of three, whose products are summed before they become results.
 //
 // With o + offset = s*q + r, result o of phase r of conv_transpose is x[q-1]*w[r+s] + x[q]*w[r]: all phases share the same two
 // inputs. Result i of backward_data is the sum over the phases of z[i]*w[r] + z[i+1]*w[r+s], where z[q] = y[s*q + r - offset]:
@@ -10,9 +10,11 @@
 // w[r+s]):
 //   m0 = (d0 - d2) g0      m1 = (d1 + d2) (g0 + g1)/2      m2 = (d2 - d1) (g0 - g1)/2      m3 = (d1 - d3) g1
 //   y0 = m0 + m1 + m2      y1 = m1 - m2                    y2 = m1 + m2 - m3
+// and likewise for two results of three taps, with (g0 + g1 + g2)/2, (g0 - g1 + g2)/2 and g2 for the last factors and
+//   y0 = m0 + m1 + m2      y1 = m1 - m2 - m3
 // (Winograd 1980, on the points 0, 1, -1 and infinity). Nested over the axes, the products are matrix products over channels. The
-// phases that have pairs of taps along the same axes are a class, with a transform of its own; the last class may have none, and
-// then its products are of the input as it is.
+// phases that have segments of several taps along the same axes are a class, with a transform of its own; the last class may have
+// none, and then its products are of the input as it is.
 //
 // Where weights are few times the results, all of them are transformed before blocks are computed, each of which reads them.
 // Where they are many (first layers of vocoders, the inverse STFT), one block has all tiles and takes some channels of the input
@@ -35,18 +37,27 @@ constexpr int64_t kInputBytes = 768 << 10;        // transformed input of a bloc
 constexpr int64_t kBlockBytes = 1 << 20;          // of all that a block has transformed, where it transforms weights too
 constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the weights' trip into L1 is amortised
 constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block of all panels, of one: some register tiles of products
-constexpr int64_t kLeastTiles[] = {16, 64, 64};   // of a call with weights packed ahead, by axes
 // What pays along one, two and three axes. Of fewer channels, the transforms cost more than the products save. Of fewer results,
-// and of four times as many where few tiles fit into a block, those of the weights do, which are 2, 4 and 8 times as large as the
-// weights.
-constexpr WinogradLeast kLeast[] = {{48, 4096, 512}, {16, 512, 1024}, {16, 256, 5120}};
-// And by how much products must be fewer. Where phases differ in their taps, input is transformed for each class of them.
-constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1024}, {64, 8192, 1024}, {64, 8192, 16384}};
+// and of four times as many where few tiles fit into a block, those of the weights do, which are larger than the weights: of two
+// taps 2, 4 and 8 times, of three 1.3, 1.8 and 2.4 times.
+constexpr WinogradLeast kLeastOfTwos[] = {{48, 4096, 512, 1.25, 48}, {16, 512, 1024, 1.4, 576}, {16, 256, 5120, 1.8, 1728}};
+constexpr WinogradLeast kLeastOfThrees[] = {{64, 8192, 200, 1.3, 32}, {16, 512, 140, 1.6, 36}, {32, 1024, 400, 1.9, 64}};
+// Where phases differ in their taps, input is transformed for each class of them.
+constexpr WinogradLeast kLeastOfClasses[] = {
+    {64, 8192, 1024, 1.45, 48}, {64, 8192, 1024, 1.45, 576}, {64, 8192, 16384, 1.45, 1728}};
 // Where weights are many times the results, writing them transformed to memory costs more than transforming takes. (Along three
 // axes that was never so.)
-constexpr WinogradLeast kLeastInTurn[] = {{64, 16384, 96}, {64, 32768, 300}, {64, 32768, INT64_MAX}};
+constexpr WinogradLeast kLeastInTurnOfTwos[] = {{64, 16384, 96, 1.25}, {64, 32768, 300, 1.25}, {64, 32768, INT64_MAX, 1.25}};
+constexpr WinogradLeast kLeastInTurnOfThrees[] = {{128, 16384, 128, 1.3}, {64, 16384, 100, 1.6}, {64, 32768, INT64_MAX, 1.9}};
 constexpr int64_t kPacked = 16;  // channels that a thread transforms at a time, which stay in its cache
-constexpr double kLeastSaved = 1.25, kLeastSavedOfClasses = 1.45;
+
+const WinogradLeast& least(const std::vector<WinogradTiles>& classes) {
+  const WinogradLeast* of = classes.size() > 1 ? kLeastOfClasses : classes[0].taps == 2 ? kLeastOfTwos : kLeastOfThrees;
+  return of[classes[0].axes - 1];
+}
+const WinogradLeast& least_in_turn(const WinogradTiles& c) {
+  return (c.taps == 2 ? kLeastInTurnOfTwos : kLeastInTurnOfThrees)[c.axes - 1];
+}
 
 }  // namespace
 
@@ -90,7 +101,7 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   zeros_part_ = layout_.shared(pitch_ * real);
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
   stage_part_ = layout_.per_thread(weights_.stage_bytes());
-  chunk_part_ = layout_.per_thread(in_turn_ ? grid().points * sum.pairs * sum.channels * width_ * real : 0);
+  chunk_part_ = layout_.per_thread(in_turn_ ? grid().points * sum.segments * sum.channels * width_ * real : 0);
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : rows_.box_bytes(block_.sample.size(), read));
   input_part_ = layout_.per_thread(input * pitch_ * real);
   products_part_ = layout_.per_thread(products * width_ * real);
@@ -152,23 +163,20 @@ Winograd::Block Winograd::block(int64_t index) const {
   return b;
 }
 
-// Fewer products against more weights to read: transformed weights are (points/2)^axes times as large, and each call writes them
-// once and reads them once a block.
+// Fewer products against more weights to read: transformed weights are (points/taps)^axes times as large, and each call writes
+// them once and reads them once a block.
 bool Winograd::pays() const {
-  const bool one_class = classes_.size() == 1;
-  const WinogradLeast& least = (one_class ? kLeast : kLeastOfClasses)[grid().axes - 1];
-  if (!least.reached(depth_, columns_)) return false;
-  if (grid().saved(p_.geometry) < (one_class ? kLeastSaved : kLeastSavedOfClasses)) return false;
-  const int64_t tiles = grid().count(p_.geometry.batch);
-  const int64_t results = room() < kFewTiles ? 4 * least.results : least.results;
+  const WinogradLeast& least = cpu::least(classes_);
+  if (!least.reached(depth_, columns_) || grid().saved(p_.geometry) < least.saved) return false;
+  const int64_t results = grid().count(p_.geometry.batch) * grid().results;
   // Weights packed ahead are taken in any case where a call that packs none would transform them in turn: bits are the same.
-  if (p_.prepacked) return tiles >= kLeastTiles[grid().axes - 1] || pays_in_turn();
-  return tiles * grid().results >= results;
+  if (p_.prepacked) return results >= least.results_packed || pays_in_turn();
+  return results >= (room() < kFewTiles ? 4 : 1) * least.results;
 }
 
 bool Winograd::pays_in_turn() const {
-  const WinogradLeast& least = kLeastInTurn[grid().axes - 1];
-  return fits_at_once(1) && least.reached(depth_, columns_) && grid().saved(p_.geometry) >= kLeastSaved &&
+  const WinogradLeast& least = least_in_turn(grid());
+  return fits_at_once(1) && least.reached(depth_, columns_) && grid().saved(p_.geometry) >= least.saved &&
          grid().count(p_.geometry.batch) * grid().results >= least.results;
 }
 
@@ -212,9 +220,11 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
 
 std::string Winograd::packing() const {
   const Geometry& g = p_.geometry;
-  std::string text = std::string(forward_ ? "F(3, 2) of conv_transpose" : "F(3, 2) of backward_data by points") + ", panels of " +
+  std::string text = std::string(forward_ ? "Winograd's conv_transpose" : "Winograd's backward_data by points") + ", panels of " +
                      std::to_string(width_) + " floats:";
-  for (int64_t v : {g.groups, depth_, columns_, g.axis[0].w, g.axis[1].w, g.axis[2].w}) text += ' ' + std::to_string(v);
+  const auto add = [&](int64_t v) { text += ' ' + std::to_string(v); };
+  add(g.groups), add(depth_), add(columns_);
+  for (int a = 0; a < kAxes; ++a) add(g.axis[a].w), add(grid().axis[a].stride);
   return text;
 }
 

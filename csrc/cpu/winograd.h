@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_transpose and backward_data by Winograd's F(3, 2): see winograd.cpp for what is chosen, winograd_block.cpp for what is
-// computed.
+// conv_transpose and backward_data by Winograd's F(3, 2) and F(2, 3): see winograd.cpp for what is chosen, winograd_block.cpp for
+// what is computed.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -49,13 +49,13 @@ class Winograd final : public Plan {
     float* products;  // [point][tile][n]
     bool add;         // to the results of other classes
 
-    const Coordinates& phase() const { return of.first_taps[size_t(index * of.pairs)]; }
+    const Coordinates& phase() const { return of.first_taps[size_t(index * of.segments)]; }
   };
 
-  // Transformed weights of the channels of a pass and some of the pairs that it sums over: weights[point][pair][c][n].
+  // Transformed weights of the channels of a pass and some of the segments that it sums over: weights[point][segment][c][n].
   struct PassWeights {
     const float* first;
-    Range pairs;
+    Range segments;
   };
 
   int64_t room() const;  // tiles of a block at most
@@ -66,7 +66,7 @@ class Winograd final : public Plan {
   RowView<float> load_input(const Buffers& buffers, const Block& block, Range channels, std::byte* scratch) const;
   bool transform_input(const Buffers& buffers, const Pass& pass, std::byte* scratch) const;
   void set_results(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch, Pass& pass) const;
-  void list_input(const Buffers& buffers, const Pass& pass, int64_t pair, int64_t point, std::byte* scratch,
+  void list_input(const Buffers& buffers, const Pass& pass, int64_t segment, int64_t point, std::byte* scratch,
                   const float** rows) const;
   void list_products(const Pass& pass, int64_t point, std::byte* scratch, float** rows) const;
   void multiply(const Buffers& buffers, const Pass& pass, const PassWeights& weights, const float* bias, std::byte* scratch,
@@ -74,6 +74,7 @@ class Winograd final : public Plan {
   Upcoming results_ahead(const Pass& pass) const;
   Upcoming weights_ahead(const Buffers& buffers, const Block& block, int64_t panel, Range channels, const Pass& pass) const;
   int64_t steps(const Pass& pass) const;
+  void fill_unreached(const Block& block, const Pass& pass, const float* bias) const;
   void store_results(const Pass& pass, std::byte* scratch) const;
   void store_output(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch) const;
   void run_block(const Buffers& buffers, const Block& block, const float* weights, std::byte* scratch,
@@ -83,9 +84,9 @@ class Winograd final : public Plan {
   float* out_box(const Block& block, int64_t panel, std::byte* scratch) const {
     return layout_.at<float>(scratch, out_part_) + (classes_.size() > 1 ? panel - block.first_panel : 0) * box_floats_;
   }
-  // What one sum of a register tile takes of the input: some pairs of taps, or some channels of one.
+  // What one sum of a register tile takes of the input: some segments of taps, or some channels of one.
   struct Sum {
-    int64_t pairs, channels;
+    int64_t segments, channels;
   };
   // With each axis that is transformed the errors of sums weigh more, and so these are shorter.
   Sum sum_of(const WinogradTiles& c) const {
@@ -95,7 +96,7 @@ class Winograd final : public Plan {
 
   int64_t lanes() const { return tiles_->lanes; }
   const WinogradTiles& grid() const { return classes_[0]; }
-  // Pairs of taps that make the same results, and how many times there are such.
+  // Segments that make the same results, and how many times there are such.
   int64_t summed(const WinogradTiles& c) const { return c.summed(p_.operation); }
   int64_t results(const WinogradTiles& c) const { return int64_t(c.first_taps.size()) / summed(c); }
 

@@ -25,6 +25,7 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, const float* we
     }
     for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
       set_results(buffers, b, panel, scratch, pass);
+      if (k == 0) fill_unreached(b, pass, bias + panel * width_);
       const float* of_index = weights + weights_.start(b.group, panel, k);
       for (pass.index = 0; pass.index < results(c); ++pass.index) {
         Upcoming next = results_ahead(pass);
@@ -64,10 +65,10 @@ void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* sc
       }
       for (pass.index = 0; pass.index < results(c); ++pass.index) {
         set_products(panel);
-        for (int64_t pair = 0; pair < summed(c); pair += sum.pairs) {
-          const Range pairs{pair, std::min(pair + sum.pairs, summed(c))};
-          weights_.transform(pass.index, pairs, panel, channels, stage, weights);
-          multiply(buffers, pass, {weights, pairs}, bias + panel * width_, scratch, next);
+        for (int64_t segment = 0; segment < summed(c); segment += sum.segments) {
+          const Range segments{segment, std::min(segment + sum.segments, summed(c))};
+          weights_.transform(pass.index, segments, panel, channels, stage, weights);
+          multiply(buffers, pass, {weights, segments}, bias + panel * width_, scratch, next);
         }
       }
     }
@@ -78,6 +79,7 @@ void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* sc
   }
   for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
     set_results(buffers, b, panel, scratch, pass);
+    fill_unreached(b, pass, bias + panel * width_);
     for (pass.index = 0; pass.index < results(c); ++pass.index) set_products(panel), store_results(pass, scratch);
     if (!in_place_output_) store_output(buffers, b, panel, scratch);
   }
@@ -95,7 +97,7 @@ RowView<float> Winograd::load_input(const Buffers& buffers, const Block& b, Rang
                     grid().positions_read(b), layout_.at<float>(scratch, box_part_), ignored);
 }
 
-// input[pair][point][tile][c] of the tiles of a class; returns whether it is finite.
+// input[segment][point][tile][c] of the tiles of a class; returns whether it is finite.
 bool Winograd::transform_input(const Buffers& buffers, const Pass& pass, std::byte* scratch) const {
   const WinogradTiles& c = pass.of;
   if (c.axes == 0) return true;  // it is taken as it is
@@ -103,9 +105,9 @@ bool Winograd::transform_input(const Buffers& buffers, const Pass& pass, std::by
   float* input = layout_.at<float>(scratch, input_part_);
   const int64_t pitch = pass.tiles.tiles() * pitch_;
   alignas(64) float check[kMaxLanes] = {};
-  for (int64_t pair = 0; pair < summed(c); ++pair) {
+  for (int64_t segment = 0; segment < summed(c); ++segment) {
     float* to = input;
-    c.each_points(pass.tiles, c.first_taps[size_t(pair)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
+    c.each_points(pass.tiles, c.first_taps[size_t(segment)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
                   [&](const float* const* rows) {
                     tiles_->winograd_input[c.axes](rows, to, pitch, pass.channels.size(), check);
                     to += pitch_;
@@ -116,15 +118,15 @@ bool Winograd::transform_input(const Buffers& buffers, const Pass& pass, std::by
 }
 
 // The rows of a point of all tiles, transformed; where nothing is to be transformed, those of the input itself.
-void Winograd::list_input(const Buffers& buffers, const Pass& pass, int64_t pair, int64_t point, std::byte* scratch,
+void Winograd::list_input(const Buffers& buffers, const Pass& pass, int64_t segment, int64_t point, std::byte* scratch,
                           const float** rows) const {
   const WinogradTiles& c = pass.of;
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
   if (c.axes == 0)
-    return c.each_points(pass.tiles, c.first_taps[size_t(pair)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
+    return c.each_points(pass.tiles, c.first_taps[size_t(segment)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
                          [&](const float* const* row) { *rows++ = *row; });
   const int64_t tiles = pass.tiles.tiles();
-  const float* row = layout_.at<float>(scratch, input_part_) + (pair * c.points + point) * tiles * pitch_;
+  const float* row = layout_.at<float>(scratch, input_part_) + (segment * c.points + point) * tiles * pitch_;
   for (int64_t t = 0; t < tiles; ++t, row += pitch_) rows[t] = row;
 }
 
@@ -138,8 +140,8 @@ void Winograd::list_products(const Pass& pass, int64_t point, std::byte* scratch
   for (int64_t t = 0; t < tiles; ++t, row += width) rows[t] = row;
 }
 
-// products[point][tile][n] = sum over some pairs and channels of input[pair][point][tile] * weights[point][pair], added to those
-// of the pairs and channels before; the bias in the product that every result contains once. Asks for what is `next`.
+// products[point][tile][n] = sum over some segments and channels of input[segment][point][tile] * weights[point][segment], added
+// to those of the segments and channels before; the bias in the product that every result contains once. Asks for what is `next`.
 void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeights& weights, const float* bias,
                         std::byte* scratch, Upcoming& next) const {
   const WinogradTiles& c = pass.of;
@@ -153,24 +155,26 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
   const int64_t count = parts_of(tiles, tiles_->max_chain_rows[pass.vectors]);
   const float* panels[kMaxTerms];
   for (int64_t point = 0; point < c.points; ++point) {
-    const float* of_point = weights.first + point * weights.pairs.size() * channels * width;
+    const float* of_point = weights.first + point * weights.segments.size() * channels * width;
     list_products(pass, point, scratch, out);
     for (int64_t first = 0; first < channels; first += sum.channels)
-      for (int64_t pair = weights.pairs.begin; pair < weights.pairs.end; pair += sum.pairs) {
-        const int64_t some = std::min(sum.pairs, weights.pairs.end - pair), depth = std::min(sum.channels, channels - first);
+      for (int64_t segment = weights.segments.begin; segment < weights.segments.end; segment += sum.segments) {
+        const int64_t some = std::min(sum.segments, weights.segments.end - segment),
+                      depth = std::min(sum.channels, channels - first);
         for (int64_t k = 0; k < some; ++k) {
-          list_input(buffers, pass, pair + k, point, scratch, rows + k * tiles);
-          panels[k] = of_point + (pair - weights.pairs.begin + k) * channels * width;
+          list_input(buffers, pass, segment + k, point, scratch, rows + k * tiles);
+          panels[k] = of_point + (segment - weights.segments.begin + k) * channels * width;
         }
-        const bool more = pair || pass.channels.begin || first || (c.axes == 0 && pass.add);
+        const bool more = segment || pass.channels.begin || first || (c.axes == 0 && pass.add);
         const float* init = more ? nullptr : point == ones ? bias : kNothing;
         GatherTile<float> tile{0, rows, tiles, panels, some, first, depth, out, 0, init, c.axes ? width : pass.columns};
         // While these weights are used, the next ones are asked for.
-        const bool last_pairs = pair + sum.pairs >= weights.pairs.end, last = last_pairs && first + sum.channels >= channels;
+        const bool last_segments = segment + sum.segments >= weights.segments.end,
+                   last = last_segments && first + sum.channels >= channels;
         const int64_t asks = some * parts_of(depth, kCacheLine / int64_t(sizeof(float)));
-        tile.soon = last         ? of_point + weights.pairs.size() * channels * width
-                    : last_pairs ? of_point + (first + sum.channels) * width
-                                 : panels[0] + (some * channels + first) * width;
+        tile.soon = last            ? of_point + weights.segments.size() * channels * width
+                    : last_segments ? of_point + (first + sum.channels) * width
+                                    : panels[0] + (some * channels + first) * width;
         tile.soon_step = round_up(some * depth * width * int64_t(sizeof(float)) / (count * asks), kCacheLine);
         for (int64_t i = 0, done = 0; i < count; ++i) {
           const int64_t height = (tiles - done) / (count - i);
@@ -218,7 +222,7 @@ Upcoming Winograd::weights_ahead(const Buffers& buffers, const Block& b, int64_t
 // Register tiles of a pass.
 int64_t Winograd::steps(const Pass& pass) const {
   const Sum sum = sum_of(pass.of);
-  return pass.of.points * parts_of(summed(pass.of), sum.pairs) * parts_of(pass.channels.size(), sum.channels) *
+  return pass.of.points * parts_of(summed(pass.of), sum.segments) * parts_of(pass.channels.size(), sum.channels) *
          parts_of(pass.tiles.tiles(), tiles_->max_chain_rows[pass.vectors]);
 }
 
@@ -237,6 +241,21 @@ void Winograd::set_results(const Buffers& buffers, const Block& b, int64_t panel
   for (int a = 0; a < kAxes; ++a) pass.origin -= box.begin[a] * to.axis[a];
 }
 
+// The bias alone, where the spacing of the taps leaves positions out.
+void Winograd::fill_unreached(const Block& b, const Pass& pass, const float* bias) const {
+  const WinogradAxis* axis = grid().axis;
+  if (!forward_ || std::all_of(axis, axis + kAxes, [](const WinogradAxis& a) { return a.spacing == 1; })) return;
+  const Region at = grid().positions_written(b);
+  for (int64_t n = b.sample.begin; n < b.sample.end; ++n)
+    for (int64_t i = at.begin[0]; i < at.end[0]; ++i)
+      for (int64_t j = at.begin[1]; j < at.end[1]; ++j) {
+        const bool line_reached = axis[0].reached(i) && axis[1].reached(j);
+        float* line = pass.origin + n * pass.to.outer + i * pass.to.axis[0] + j * pass.to.axis[1];
+        for (int64_t k = at.begin[2]; k < at.end[2]; ++k)
+          if (!line_reached || !axis[2].reached(k)) std::copy_n(bias, pass.columns, line + k * pass.to.axis[2]);
+      }
+}
+
 // From the products.
 void Winograd::store_results(const Pass& pass, std::byte* scratch) const {
   if (pass.of.axes == 0) return;  // there already
@@ -244,7 +263,7 @@ void Winograd::store_results(const Pass& pass, std::byte* scratch) const {
   const float* products = pass.products;
   float* nowhere = layout_.at<float>(scratch, nowhere_part_);
   pass.of.each_results(pass.tiles, pass.phase(), pass.origin, pass.to.outer, pass.to.axis, nowhere, [&](float* const* rows) {
-    tiles_->winograd_output[pass.of.axes](products, pitch, rows, pass.columns, pass.add);
+    tiles_->winograd[pass.of.taps].output[pass.of.axes](products, pitch, rows, pass.columns, pass.add);
     products += width;
   });
 }

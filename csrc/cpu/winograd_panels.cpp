@@ -20,8 +20,8 @@ WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles
   const WeightsMatrix matrix = weights_matrix(p);
   depth_ = matrix.depth;
   for (const WinogradTiles& c : classes) {
-    classes_.push_back({c.axes, c.points, c.summed(p.operation), c.taps, of_vector_});
-    of_vector_ += int64_t(c.taps.size()) * c.points * depth_ * tiles.lanes;
+    classes_.push_back({c.axes, c.taps, c.points, c.summed(p.operation), c.tap_positions, of_vector_});
+    of_vector_ += int64_t(c.first_taps.size()) * c.points * depth_ * tiles.lanes;
   }
   total_ = parts_of(matrix.columns, tiles.lanes);
   vectors_ = even_part(total_, tiles.max_vectors);
@@ -42,7 +42,7 @@ bool WinogradPanels::pack(const void* weights, const Parallel& parallel, const s
       const Class& c = classes_[k];
       const int64_t width = vectors_of(panel) * tiles_->lanes, of_result = c.points * c.summed * depth_ * width;
       float* of_class = to + start(group, panel, k) + channels.begin * width;
-      for (int64_t i = 0; i * c.summed < int64_t(c.taps.size()); ++i)
+      for (int64_t i = 0; i * c.summed < int64_t(c.positions.size()); ++i)
         transform(c, i, {0, c.summed}, panel, channels.size(), stage(thread), of_class + i * of_result, depth_);
     }
   });
@@ -55,18 +55,19 @@ bool WinogradPanels::load(const void* weights, int64_t group, int64_t panel, Ran
                      stage - channels.begin * vectors_of(panel) * tiles_->lanes);
 }
 
-void WinogradPanels::transform(int64_t index, Range pairs, int64_t panel, Range channels, const float* stage, float* to) const {
-  transform(classes_[0], index, pairs, panel, channels.size(), stage, to, channels.size());
+void WinogradPanels::transform(int64_t index, Range segments, int64_t panel, Range channels, const float* stage,
+                               float* to) const {
+  transform(classes_[0], index, segments, panel, channels.size(), stage, to, channels.size());
 }
 
-void WinogradPanels::transform(const Class& c, int64_t index, Range pairs, int64_t panel, int64_t channels, const float* stage,
+void WinogradPanels::transform(const Class& c, int64_t index, Range segments, int64_t panel, int64_t channels, const float* stage,
                                float* to, int64_t depth) const {
   const int64_t width = vectors_of(panel) * tiles_->lanes, pitch = tap_pitch<float>(channels_, width);
-  for (int64_t pair = pairs.begin; pair < pairs.end; ++pair, to += depth * width) {
-    const std::vector<int64_t>& taps = c.taps[size_t(index * c.summed + pair)];
+  for (int64_t segment = segments.begin; segment < segments.end; ++segment, to += depth * width) {
+    const std::vector<int64_t>& positions = c.positions[size_t(index * c.summed + segment)];
     const float* rows[kMostPoints];
-    for (size_t t = 0; t < taps.size(); ++t) rows[t] = stage + taps[t] * pitch;
-    tiles_->winograd_weights[c.axes](rows, to, pairs.size() * depth * width, channels * width);
+    for (size_t t = 0; t < positions.size(); ++t) rows[t] = stage + positions[t] * pitch;
+    tiles_->winograd[c.taps].weights[c.axes](rows, to, segments.size() * depth * width, channels * width);
   }
 }
 

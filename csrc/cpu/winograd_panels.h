@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of Winograd's F(3, 2), transformed: the result channels of a group in panels as wide as a tile, each with its
+// The weights of Winograd's algorithm, transformed: the result channels of a group in panels as wide as a tile, each with its
 // phases and points one behind the other.
 #pragma once
 #include <algorithm>
@@ -22,7 +22,8 @@ class WinogradPanels {
   // The last one may be narrower.
   int64_t vectors_of(int64_t panel) const { return std::min(vectors_, total_ - panel * vectors_); }
   // Where the weights of a class of a panel of a group begin: weights[group][panel][class][results][point][summed][c][n], where
-  // results are those of a phase of conv_transpose, which sum over its pairs of taps, and of backward_data those of all phases.
+  // results are those of a phase of conv_transpose, which sum over its segments of taps, and of backward_data those of all
+  // phases.
   int64_t start(int64_t group, int64_t panel, size_t of_class) const {
     return (group * total_ + panel * vectors_) * of_vector_ + classes_[of_class].start * vectors_of(panel);
   }
@@ -31,20 +32,21 @@ class WinogradPanels {
   bool pack(const void* weights, const Parallel& parallel, const std::function<float*(int thread)>& stage, float* to) const;
 
   // For some channels of a panel at a time: all of their taps, side by side in a stage, and from there, transformed, some of the
-  // pairs that the first class sums over for result `index`, to[point][pair][c][n].
+  // segments that the first class sums over for result `index`, to[point][segment][c][n].
   int64_t stage_bytes() const { return kernel_ * tap_pitch<float>(channels_, width()) * int64_t(sizeof(float)); }
   bool load(const void* weights, int64_t group, int64_t panel, Range channels, float* stage) const;
-  void transform(int64_t index, Range pairs, int64_t panel, Range channels, const float* stage, float* to) const;
+  void transform(int64_t index, Range segments, int64_t panel, Range channels, const float* stage, float* to) const;
 
  private:
   struct Class {
     int axes;
+    int64_t taps;
     int64_t points, summed;
-    std::vector<std::vector<int64_t>> taps;
+    std::vector<std::vector<int64_t>> positions;
     int64_t start;  // in a vector's weights
   };
   // To where `depth` channels have room.
-  void transform(const Class& c, int64_t index, Range pairs, int64_t panel, int64_t channels, const float* stage, float* to,
+  void transform(const Class& c, int64_t index, Range segments, int64_t panel, int64_t channels, const float* stage, float* to,
                  int64_t depth) const;
 
   const Tiles<float>* tiles_;

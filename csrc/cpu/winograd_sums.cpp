@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // backward_weights with the kernels that winograd.cpp takes: the transposed form of what winograd.cpp computes, with as many
-// products fewer. There the results of a phase and pair of taps are y = A'[(G g) (B'd)], for three results y, four inputs d and
-// two weights g along each axis. So the gradient of the weights is the sum over tiles of
+// products fewer. There the results of a phase and segment are y = A'[(G g) (B'd)], for results y, four inputs d and weights g
+// along each axis. So the gradient of the weights is the sum over tiles of
 //   G'[(A y) (B'd)]
-// with the gradient of the results for y. The sum can be taken before G', and is, for each point of a tile, phase and pair, a
-// matrix product over tiles: of x, transformed for all phases with pairs along the same axes, and of transformed y.
+// with the gradient of the results for y. The sum can be taken before G', and is, for each point of a tile, phase and segment, a
+// matrix product over tiles: of x, transformed for all phases with segments along the same axes, and of transformed y.
 //
 // A thread takes a unit, some phases and channels, and goes through all tiles, a block at a time, which it transforms into its
 // cache. The sums of a unit stay there too. Blocks are cut by the shape alone, so that the bits of a sum depend on nothing else.
@@ -26,13 +26,13 @@ constexpr int64_t kSliceBytes = 64 << 10;                               // of x 
 constexpr int64_t kItems = 16, kTilesOfPart = 100;
 constexpr int64_t kMinTiles = 24, kMaxTiles = 128;  // of a block
 // What pays along one, two and three axes. Of all groups together, more channels are needed to pay for boxes.
-constexpr WinogradLeast kLeast[] = {{32, 2048, 200}, {16, 512, 300}, {32, 1024, 4096}};
-constexpr int64_t kLeastBoxedPairs = 2048;
+constexpr WinogradLeast kLeastOfTwos[] = {{32, 2048, 200, 1.25}, {16, 512, 300, 1.25}, {32, 2048, 4096, 1.6}};
+constexpr WinogradLeast kLeastOfThrees[] = {{64, 8192, 200, 1.3}, {32, 2048, 140, 1.4}, {32, 1024, 600, 2.2}};
+constexpr int64_t kLeastBoxedProduct = 2048;
 // Where phases differ in their taps, x is transformed for each class of them.
-constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1000}, {64, 4096, 1000}, {64, 4096, 4096}};
-constexpr int64_t kLeastBoxedPairsOfClasses = 8192;  // along two axes; boxes of others cost too much
-constexpr int64_t kLeastOfPairs = 200;
-constexpr double kLeastSaved = 1.25;            // of the products
+constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1000, 1.25}, {64, 4096, 1000, 1.25}, {64, 4096, 4096, 1.25}};
+constexpr int64_t kLeastBoxedProductOfClasses = 8192;  // along two axes; boxes of others cost too much
+constexpr int64_t kLeastOfSegments = 200;
 constexpr int64_t kMostBoxedAtOnce = 64 << 20;  // bytes
 
 class WinogradSums final : public Plan, private WeightSums<float> {
@@ -44,13 +44,13 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   bool pays() const;
 
  private:
-  // A phase of a class, and how many points the pairs of taps of those before it have.
+  // A phase of a class, and how many points the segments of taps of those before it have.
   struct Phase {
     size_t of_class;
     int64_t index, first_point;
   };
-  // Some phases, panels and rows of the sums of points, sums[phase][pair][point][panel][m][n], and the blocks that they are taken
-  // over.
+  // Some phases, panels and rows of the sums of points, sums[phase][segment][point][panel][m][n], and the blocks that they are
+  // taken over.
   struct Unit {
     int64_t part, group;
     Range phase, panel, m, block;
@@ -112,7 +112,7 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
       exact_(make_exact_plan(p_, isa, threads)) {
   const Geometry& g = p_.geometry;
   for (size_t c = 0; c < classes_.size(); ++c)
-    for (int64_t phase = 0; phase < classes_[c].phases(); ++phase, points_ += classes_[c].pairs * classes_[c].points)
+    for (int64_t phase = 0; phase < classes_[c].phases(); ++phase, points_ += classes_[c].segments * classes_[c].points)
       phases_.push_back({c, phase, points_});
   choose_units(threads);
   const int64_t real = sizeof(float);
@@ -138,7 +138,7 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
   int64_t x_rows = 0, y_rows = 0;
   for (const WinogradTiles& c : classes_) {
     const int64_t rows = c.points * c.cover(block_, grid()).tiles();
-    x_rows = std::max(x_rows, c.pairs * rows), y_rows = std::max(y_rows, std::min(unit_phases_, c.phases()) * rows);
+    x_rows = std::max(x_rows, c.segments * rows), y_rows = std::max(y_rows, std::min(unit_phases_, c.phases()) * rows);
   }
   x_.transformed = layout_.per_thread(x_rows * x_.pitch * real);
   y_.transformed = layout_.per_thread(y_rows * y_.pitch * real);
@@ -168,7 +168,7 @@ void WinogradSums::choose_units(int threads) {
   choose(fits);
   int64_t floats = 0;  // of a tile of the grid, transformed
   for (const WinogradTiles& c : classes_) {
-    const int64_t channels = c.pairs * unit_rows_ + std::min(unit_phases_, c.phases()) * unit_panels_ * width();
+    const int64_t channels = c.segments * unit_rows_ + std::min(unit_phases_, c.phases()) * unit_panels_ * width();
     floats = std::max(floats, c.points * (grid().results / c.results) * channels);
   }
   const int64_t room = std::clamp(kTransformedBytes / (floats * real), kMinTiles, kMaxTiles);
@@ -215,13 +215,13 @@ WinogradSums::Unit WinogradSums::unit(int64_t index) const {
 
 bool WinogradSums::pays() const {
   const bool one_class = classes_.size() == 1, boxed = !(x_.in_place && y_.in_place);
-  const WinogradLeast& least = (one_class ? kLeast : kLeastOfClasses)[grid().axes - 1];
-  const int64_t pairs = m_ * n_;
-  if (boxed && one_class && pairs * p_.geometry.groups < kLeastBoxedPairs) return false;
+  const WinogradLeast& least = (!one_class ? kLeastOfClasses : grid().taps == 2 ? kLeastOfTwos : kLeastOfThrees)[grid().axes - 1];
+  const int64_t product = m_ * n_;
+  if (boxed && one_class && product * p_.geometry.groups < kLeastBoxedProduct) return false;
   const double boxes = double(p_.geometry.x_size() + p_.geometry.y_size()) * sizeof(float);
   if (boxed && parts_ == 1 && boxes > kMostBoxedAtOnce) return false;
-  if (boxed && !one_class && (grid().axes != 2 || pairs < kLeastBoxedPairsOfClasses)) return false;
-  return least.reached(m_, n_) && grid().saved(p_.geometry) >= kLeastSaved &&
+  if (boxed && !one_class && (grid().axes != 2 || product < kLeastBoxedProductOfClasses)) return false;
+  return least.reached(m_, n_) && grid().saved(p_.geometry) >= least.saved &&
          grid().count(p_.geometry.batch) * grid().results >= least.results;
 }
 
@@ -267,16 +267,16 @@ RowView<float> WinogradSums::load(const Side& side, const Buffers& buffers, cons
   return view;
 }
 
-// x[pair][point][tile][c] and y[phase][point][tile][c] of some phases of a class in a block; returns whether all is finite.
+// x[segment][point][tile][c] and y[phase][point][tile][c] of some phases of a class in a block; returns whether all is finite.
 bool WinogradSums::transform(const Buffers& buffers, const RowView<float>& x, const RowView<float>& y, const TileBlock& b,
                              const Unit& u, Range phases, std::byte* scratch) const {
   const WinogradTiles& c = classes_[phases_[size_t(phases.begin)].of_class];
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
   alignas(64) float check[kMaxLanes] = {};
-  float* of_pair = layout_.at<float>(scratch, x_.transformed);
-  for (int64_t pair = 0; pair < c.pairs; ++pair, of_pair += c.points * b.tiles() * x_.pitch) {
-    float* to = of_pair;
-    c.each_points(b, c.first_taps[size_t(pair)], x.origin, x.sample, x.axis, zeros, [&](const float* const* rows) {
+  float* of_segment = layout_.at<float>(scratch, x_.transformed);
+  for (int64_t segment = 0; segment < c.segments; ++segment, of_segment += c.points * b.tiles() * x_.pitch) {
+    float* to = of_segment;
+    c.each_points(b, c.first_taps[size_t(segment)], x.origin, x.sample, x.axis, zeros, [&](const float* const* rows) {
       tiles_->winograd_input[c.axes](rows, to, b.tiles() * x_.pitch, channels(x_, u).size(), check);
       to += x_.pitch;
     });
@@ -284,9 +284,9 @@ bool WinogradSums::transform(const Buffers& buffers, const RowView<float>& x, co
   float* of_phase = layout_.at<float>(scratch, y_.transformed);
   for (int64_t phase = phases.begin; phase < phases.end; ++phase, of_phase += c.points * b.tiles() * y_.pitch) {
     float* to = of_phase;
-    const Coordinates& k = c.first_taps[size_t(phases_[size_t(phase)].index * c.pairs)];
+    const Coordinates& k = c.first_taps[size_t(phases_[size_t(phase)].index * c.segments)];
     c.each_results(b, k, y.origin, y.sample, y.axis, zeros, [&](const float* const* rows) {
-      tiles_->winograd_output_gradient[c.axes](rows, to, b.tiles() * y_.pitch, channels(y_, u).size(), check);
+      tiles_->winograd[c.taps].output_gradient[c.axes](rows, to, b.tiles() * y_.pitch, channels(y_, u).size(), check);
       to += y_.pitch;
     });
   }
@@ -300,10 +300,10 @@ void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases,
   const float* y = layout_.at<float>(scratch, y_.transformed);
   float* products = layout_.at<float>(scratch, products_part_) +
                     (points_before(phases.begin) - points_before(u.phase.begin)) * u.panel.size() * of_panel;
-  // Of a pair and point of x and a phase of y.
-  const auto add_product = [&](int64_t pair, int64_t point, int64_t phase) {
-    const int64_t of_x = pair * c.points + point, of_y = phase * c.points + point;
-    float* to = products + ((phase * c.pairs + pair) * c.points + point) * u.panel.size() * of_panel;
+  // Of a segment and point of x and a phase of y.
+  const auto add_product = [&](int64_t segment, int64_t point, int64_t phase) {
+    const int64_t of_x = segment * c.points + point, of_y = phase * c.points + point;
+    float* to = products + ((phase * c.segments + segment) * c.points + point) * u.panel.size() * of_panel;
     for (int64_t first = 0; first < b.tiles(); first += kMaxTerms) {
       OuterRun<float> run{x + (of_x * b.tiles() + first) * x_.pitch, y + (of_y * b.tiles() + first) * y_.pitch,
                           std::min(b.tiles() - first, kMaxTerms)};
@@ -316,7 +316,7 @@ void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases,
   };
   for (int64_t point = 0; point < c.points; ++point)
     for (int64_t phase = 0; phase < phases.size(); ++phase)
-      for (int64_t pair = 0; pair < c.pairs; ++pair) add_product(pair, point, phase);
+      for (int64_t segment = 0; segment < c.segments; ++segment) add_product(segment, point, phase);
 }
 
 // Returns whether all is finite.
@@ -338,14 +338,14 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
   const int64_t of_panel = u.m.size() * width(), point = u.panel.size() * of_panel;
   for (int64_t phase = u.phase.begin; phase < u.phase.end; ++phase) {
     const WinogradTiles& c = classes_[class_of(phase)];
-    for (int64_t pair = 0; pair < c.pairs; ++pair, products += c.points * point) {
-      const std::vector<int64_t>& taps = c.taps[size_t(phases_[size_t(phase)].index * c.pairs + pair)];
+    for (int64_t segment = 0; segment < c.segments; ++segment, products += c.points * point) {
+      const std::vector<int64_t>& taps = c.tap_positions[size_t(phases_[size_t(phase)].index * c.segments + segment)];
       for (int64_t panel = u.panel.begin; panel < u.panel.end; ++panel)
         for (int64_t m = 0; m < u.m.size(); ++m) {
           float* rows[kMostPoints];
           for (size_t t = 0; t < taps.size(); ++t) rows[t] = sums + taps[t] * tap_sums() + m * pitch_ + panel * width();
-          tiles_->winograd_weights_gradient[c.axes](products + (panel - u.panel.begin) * of_panel + m * width(), point, rows,
-                                                    columns(panel), false);
+          tiles_->winograd[c.taps].weights_gradient[c.axes](products + (panel - u.panel.begin) * of_panel + m * width(), point,
+                                                            rows, columns(panel), false);
         }
     }
   }
@@ -356,9 +356,11 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (p.operation != Operation::backward_weights || p.type != Type::f32) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose);
   if (classes.empty()) return nullptr;
-  // Of several pairs, taps with few terms err by more than in the sums of the formula; and with 16 registers none is faster.
-  const bool few = p.geometry.batch * p.geometry.x_positions() < kLeastOfPairs;
-  if (classes[0].pairs > 1 && (few || (isa < Isa::avx512 && !request.by_name))) return nullptr;
+  // Of several segments, taps with few terms err by more than in the sums of the formula; and with 16 registers none is faster.
+  const bool few = p.geometry.batch * p.geometry.x_positions() < kLeastOfSegments;
+  const bool gains = isa >= Isa::avx512 || request.by_name;
+  if (classes[0].segments > 1 && (few || !gains)) return nullptr;
+  if (classes[0].axes == 1 && classes[0].taps > 2 && !gains) return nullptr;
   auto plan = std::make_shared<WinogradSums>(p, std::move(classes), isa, request.threads);
   return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
 }

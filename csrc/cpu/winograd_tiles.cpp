@@ -17,60 +17,76 @@ std::vector<Coordinates> coordinates_of(const Coordinates& extent) {
   return all;
 }
 
-// How many phases of an axis have pairs of taps: the first ones.
-int64_t phases_with_pairs(const Axis& a) { return std::min(a.w - a.stride, a.stride); }
+// How many phases of an axis have segments of more than one tap: the first ones.
+int64_t phases_with_more(const Axis& a) { return std::min(a.w - WinogradAxis::strides_of(a), WinogradAxis::strides_of(a)); }
+
+// Products of the formula along an axis.
+int64_t products_of(const Axis& a) {
+  int64_t products = 0;
+  for (int64_t k = 0; k < a.w; ++k) {
+    const int64_t shift = k * a.dilation - a.offset;
+    products += std::min(first_reaching(a.y, shift, a.stride), a.x) - std::min(first_reaching(0, shift, a.stride), a.x);
+  }
+  return products;
+}
 
 }  // namespace
 
-WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool* of_pairs) {
-  Coordinates first, phase_extent, pair_extent, tap_extent;
+WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool* of_more) {
+  Coordinates first, phase_extent, segment_extent, tap_extent;
   for (size_t a = 0; a < kAxes; ++a) {
-    const int64_t with_pairs = phases_with_pairs(g.axis[a]);
-    first[a] = of_pairs[a] ? 0 : with_pairs, phase_extent[a] = of_pairs[a] ? with_pairs : g.axis[a].stride - with_pairs;
-    axis[a] = WinogradAxis(g.axis[a], operation, of_pairs[a]);
+    const int64_t with_more = phases_with_more(g.axis[a]);
+    first[a] = of_more[a] ? 0 : with_more,
+    phase_extent[a] = of_more[a] ? with_more : WinogradAxis::strides_of(g.axis[a]) - with_more;
+    axis[a] = WinogradAxis(g.axis[a], operation, of_more[a]);
     axes += axis[a].transformed;
+    taps = std::max(taps, axis[a].taps);
     points *= point_extent[a] = axis[a].points;
     results *= result_extent[a] = axis[a].results;
-    pairs *= pair_extent[a] = axis[a].pairs;
-    tap_extent[a] = axis[a].transformed ? 2 : 1;
+    segments *= segment_extent[a] = axis[a].segments;
+    tap_extent[a] = axis[a].taps;
   }
   for (const Coordinates& phase : coordinates_of(phase_extent))
-    for (const Coordinates& pair : coordinates_of(pair_extent)) {
+    for (const Coordinates& segment : coordinates_of(segment_extent)) {
       Coordinates& k = first_taps.emplace_back();
-      for (size_t a = 0; a < kAxes; ++a) k[a] = first[a] + phase[a] + pair[a] * 2 * axis[a].stride;
-      std::vector<int64_t>& both = taps.emplace_back();
+      for (size_t a = 0; a < kAxes; ++a) k[a] = first[a] + phase[a] + segment[a] * axis[a].taps * axis[a].stride;
+      std::vector<int64_t>& positions = tap_positions.emplace_back();
       for (const Coordinates& t : coordinates_of(tap_extent)) {
         int64_t position = 0;
         for (size_t a = 0; a < kAxes; ++a) {
           position *= g.axis[a].w;
-          position += k[a] + (axis[a].transformed && (t[a] == 0) == axis[a].forward ? axis[a].stride : 0);
+          position += k[a] + (axis[a].forward ? axis[a].taps - 1 - t[a] : t[a]) * axis[a].stride;
         }
-        both.push_back(position);
+        positions.push_back(position);
       }
     }
 }
 
 std::vector<WinogradTiles> WinogradTiles::of_all_phases(const Geometry& g, Operation operation) {
-  constexpr int64_t kMostPairs = 4;  // of more, few tiles have room in cache
-  bool some_with_pairs[kAxes], some_with_one[kAxes], any = false;
-  int64_t pairs = 1;
+  constexpr int64_t kMostSegments = 4;  // of more, few tiles have room in cache
+  bool some_with_more[kAxes], some_with_one[kAxes], any = false;
+  int64_t segments = 1, taps = 1;
   for (int a = 0; a < kAxes; ++a) {
     const Axis& axis = g.axis[a];
-    const bool more = axis.w > 2 * axis.stride;
-    if (axis.w < axis.stride || (more && axis.w % (2 * axis.stride) != 0) || (axis.w > 1 && axis.dilation > 1)) return {};
-    some_with_pairs[a] = axis.w > axis.stride, some_with_one[a] = axis.w < 2 * axis.stride;
-    any = any || some_with_pairs[a];
-    pairs *= WinogradAxis::pairs_of(axis);
+    const int64_t of_axis = WinogradAxis::taps_of(axis);
+    const int64_t spacing = WinogradAxis::spacing_of(axis);
+    const bool reached = parts_of(axis.offset, spacing) <= (axis.y - 1 + axis.offset) / spacing;  // any y
+    if (of_axis == 0 || (axis.w > 1 && axis.dilation > spacing) || !reached) return {};
+    if (of_axis > 1 && taps > 1 && of_axis != taps) return {};
+    taps = std::max(taps, of_axis);
+    some_with_more[a] = of_axis > 1, some_with_one[a] = axis.w < 2 * WinogradAxis::strides_of(axis);
+    any = any || some_with_more[a];
+    segments *= WinogradAxis::segments_of(axis);
   }
-  if (!any || pairs > kMostPairs || g.x_size() == 0 || g.y_size() == 0) return {};
+  if (!any || segments > kMostSegments || g.x_size() == 0 || g.y_size() == 0) return {};
   std::vector<WinogradTiles> all;
   for (int with_one = 0; with_one < 1 << kAxes; ++with_one) {
-    bool of_pairs[kAxes], exist = true;
+    bool of_more[kAxes], exist = true;
     for (int a = 0; a < kAxes; ++a) {
-      of_pairs[a] = some_with_pairs[a] && !(with_one >> a & 1);
-      exist = exist && (some_with_pairs[a] ? of_pairs[a] || some_with_one[a] : !(with_one >> a & 1));
+      of_more[a] = some_with_more[a] && !(with_one >> a & 1);
+      exist = exist && (some_with_more[a] ? of_more[a] || some_with_one[a] : !(with_one >> a & 1));
     }
-    if (exist) all.emplace_back(g, operation, of_pairs);
+    if (exist) all.emplace_back(g, operation, of_more);
   }
   return all;
 }
@@ -78,10 +94,10 @@ std::vector<WinogradTiles> WinogradTiles::of_all_phases(const Geometry& g, Opera
 double WinogradTiles::saved(const Geometry& g) const {
   double saved = 1;
   for (int a = 0; a < kAxes; ++a) {
-    // Of a result's taps in all phases, those in pairs take four products instead of six.
-    const double kernel = double(g.axis[a].w), in_pairs = double(2 * phases_with_pairs(g.axis[a]) * axis[a].pairs);
-    const double results = double(axis[a].out_extent) / double(axis[a].out_step());
-    saved *= kernel / (kernel - in_pairs / 3) * results / double(axis[a].tiles * axis[a].results);
+    // Of a result's taps in all phases, those in segments take four products instead of six.
+    const int64_t in_segments = axis[a].transformed ? axis[a].taps * phases_with_more(g.axis[a]) * axis[a].segments : 0;
+    const double of_result = double(g.axis[a].w) - double(in_segments) / 3;
+    saved *= double(products_of(g.axis[a])) / (of_result * double(axis[a].tiles * axis[a].results));
   }
   return saved;
 }
@@ -122,11 +138,11 @@ TileBlock WinogradTiles::take_block(int64_t& index, int64_t batch, const TileBlo
 Region WinogradTiles::positions_read(const TileBlock& b) const {
   Region region;
   for (int a = 0; a < kAxes; ++a) {
-    // From the first point on to the last: of the last pair and the first in conv_transpose, the other way round else.
+    // From the first point on to the last: of the last segment and the first in conv_transpose, the other way round else.
     const WinogradAxis& of = axis[a];
-    const int64_t last_pair = (of.pairs - 1) * 2 * of.stride, last_phase = of.stride - 1;
-    const int64_t last = of.read(b.tile[a].end - 1, of.points - 1, of.forward ? 0 : last_pair + last_phase);
-    region.begin[a] = std::max<int64_t>(of.read(b.tile[a].begin, 0, of.forward ? last_pair : 0), 0);
+    const int64_t last_segment = (of.segments - 1) * of.taps * of.stride, last_phase = of.stride - 1;
+    const int64_t last = of.read(b.tile[a].end - 1, of.points - 1, of.forward ? 0 : last_segment + last_phase);
+    region.begin[a] = std::max<int64_t>(of.read(b.tile[a].begin, 0, of.forward ? last_segment : 0), 0);
     region.end[a] = std::min(last + 1, of.in_extent);
   }
   return region;
@@ -135,8 +151,9 @@ Region WinogradTiles::positions_read(const TileBlock& b) const {
 Region WinogradTiles::positions_written(const TileBlock& b) const {
   Region region;
   for (int a = 0; a < kAxes; ++a) {
+    // With those between, and before the first one, that are not reached.
     const int64_t first = axis[a].write(b.tile[a].begin, 0, 0);
-    region.begin[a] = std::max<int64_t>(first, 0);
+    region.begin[a] = b.tile[a].begin == 0 ? 0 : first;
     region.end[a] = std::min(first + b.tile[a].size() * axis[a].results * axis[a].out_step(), axis[a].out_extent);
   }
   return region;
@@ -147,7 +164,8 @@ void WinogradTiles::most_read(const TileBlock& largest, int64_t* lengths) const 
 }
 
 void WinogradTiles::most_written(const TileBlock& largest, int64_t* lengths) const {
-  for (int a = 0; a < kAxes; ++a) lengths[a] = largest.tile[a].size() * axis[a].results * axis[a].out_step();
+  for (int a = 0; a < kAxes; ++a)
+    lengths[a] = largest.tile[a].size() * axis[a].results * axis[a].out_step() + axis[a].spacing - 1;
 }
 
 Region WinogradTiles::whole_input() const { return {{}, {axis[0].in_extent, axis[1].in_extent, axis[2].in_extent}}; }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiles of Winograd's F(3, 2) along the axes of conv_transpose and backward_data, without any arithmetic on data.
+// The tiles of Winograd's F(3, 2) or F(2, 3) along the axes of conv_transpose and backward_data, without any arithmetic on data.
 #pragma once
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <vector>
 
 #include "csrc/cpu/cpu.h"
@@ -11,47 +12,62 @@
 
 namespace torch_ext::cpu {
 
-inline constexpr int64_t kPoints = 4, kResults = 3;  // of a tile along an axis
+inline constexpr int64_t kPoints = 4;  // of a tile along an axis, for three results of two taps or two of three
 inline constexpr int64_t kMostPoints = kPoints * kPoints * kPoints;
 
 using Coordinates = std::array<int64_t, kAxes>;
 
-// One axis in the phases that have pairs of taps there, which is transformed, or in those that have one tap. Taps are known by
-// their first kernel position k: of a pair, the phase and two strides for each pair before it. Tile t reads point e at
-// read(t, e, k) and writes result j at write(t, j, k); only the side of y depends on the phase, and only that of the input on the
-// pair.
+// One axis in the phases that have segments of two or three taps there, which is transformed, or in those that have one tap.
+// Segments are known by their first kernel position k: that of the phase, and so many strides on for each segment before as it
+// has taps. Tile t reads point e at read(t, e, k) and writes result j at write(t, j, k); only the side of y depends on the phase,
+// and only that of the input on the segment.
+//
+// What stride and dilation have in common is the spacing of the positions of y that are reached at all: strides, phases and taps
+// are those of these positions.
 struct WinogradAxis {
+  int64_t taps = 1;  // of a segment
   bool transformed = false, forward = true;
-  int64_t stride = 1, offset = 0, in_extent = 1, out_extent = 1;
-  int64_t pairs = 1;                // of taps, of a phase
+  int64_t spacing = 1, stride = 1, offset = 0, in_extent = 1, out_extent = 1;
+  int64_t segments = 1;             // of a phase
   int64_t points = 1, results = 1;  // of a tile
   int64_t first = 0, tiles = 1;     // cell of the first result, tiles along the axis
 
   WinogradAxis() = default;
-  WinogradAxis(const Axis& a, Operation operation, bool of_pairs)
-      : transformed(of_pairs),
+  WinogradAxis(const Axis& a, Operation operation, bool of_more)
+      : taps(of_more ? taps_of(a) : 1),
+        transformed(of_more),
         forward(operation == Operation::conv_transpose),
-        stride(a.stride),
+        spacing(spacing_of(a)),
+        stride(a.stride / spacing),
         offset(a.offset),
         in_extent(forward ? a.x : a.y),
         out_extent(forward ? a.y : a.x),
-        pairs(pairs_of(a)),
+        segments(segments_of(a)),
         points(transformed ? kPoints : 1),
-        results(transformed ? kResults : 1),
-        first(forward ? a.offset / a.stride : 0) {
-    tiles = parts_of(forward ? (a.y - 1 + a.offset) / a.stride + 1 - first : a.x, results);
+        results(points + 1 - taps),
+        first(forward ? parts_of(a.offset, spacing) / stride : 0) {
+    tiles = parts_of(forward ? (a.y - 1 + a.offset) / spacing / stride + 1 - first : a.x, results);
   }
-  static int64_t pairs_of(const Axis& a) { return std::max<int64_t>(1, a.w / (2 * a.stride)); }
+  // Of the segments of the phases that have most taps: one tap; all taps in twos, where some phases may have one; or all in
+  // threes; 0 where none of these is so.
+  static int64_t taps_of(const Axis& a) {
+    const int64_t s = strides_of(a);
+    if (a.w <= s) return a.w == s ? 1 : 0;
+    return a.w < 2 * s || a.w % (2 * s) == 0 ? 2 : a.w % (3 * s) == 0 ? 3 : 0;
+  }
+  static int64_t segments_of(const Axis& a) { return std::max<int64_t>(1, a.w / (taps_of(a) * strides_of(a))); }
+  static int64_t spacing_of(const Axis& a) { return a.w > 1 ? std::gcd(a.stride, a.dilation) : a.stride; }
+  static int64_t strides_of(const Axis& a) { return a.stride / spacing_of(a); }
   int64_t read(int64_t tile, int64_t point, int64_t k) const {
     const int64_t cell = first + tile * results + point;
-    return forward ? cell - (transformed ? 1 + k / (2 * stride) * 2 : 0) : cell * stride + k - offset;
+    return forward ? cell - (taps - 1) - k / (taps * stride) * taps : (cell * stride + k) * spacing - offset;
   }
   int64_t write(int64_t tile, int64_t result, int64_t k) const {
     const int64_t cell = first + tile * results + result;
-    return forward ? cell * stride + (transformed ? k % (2 * stride) : k) - offset : cell;
+    return forward ? (cell * stride + k % stride) * spacing - offset : cell;
   }
-  // What the points of a tile and the pairs of a phase reach beyond its results, in cells.
-  int64_t reach() const { return transformed ? 2 * pairs - 1 : 0; }
+  // What the points of a tile and the segments of a phase reach beyond its results, in cells.
+  int64_t reach() const { return taps * segments - 1; }
   // Of all points or results of a tile, `step` reals from one position to the next; negative for positions that do not exist.
   using Offsets = int64_t[kPoints];
   void reads(int64_t tile, int64_t k, int64_t step, Offsets& at) const {
@@ -61,8 +77,9 @@ struct WinogradAxis {
     for (int64_t e = 0; e < results; ++e) at[e] = offset_of(write(tile, e, k), out_extent, step);
   }
   // Positions from one cell to the next.
-  int64_t in_step() const { return forward ? 1 : stride; }
-  int64_t out_step() const { return forward ? stride : 1; }
+  int64_t in_step() const { return forward ? 1 : stride * spacing; }
+  int64_t out_step() const { return forward ? stride * spacing : 1; }
+  bool reached(int64_t y) const { return (y + offset) % spacing == 0; }
 
  private:
   static int64_t offset_of(int64_t i, int64_t extent, int64_t step) { return i >= 0 && i < extent ? i * step : -1; }
@@ -75,19 +92,22 @@ struct TileBlock {
   int64_t tiles() const { return sample.size() * tile[0].size() * tile[1].size() * tile[2].size(); }
 };
 
-// The tiles of the phases that have pairs of taps along the same axes: all of them where the kernel is a multiple of two strides.
+// The tiles of the phases that have segments of several taps along the same axes: all phases where the kernel is a multiple of
+// two or three strides.
 struct WinogradTiles {
-  WinogradTiles(const Geometry& geometry, Operation operation, const bool* of_pairs);
-  // Of all phases, the ones with pairs along most axes first: their tiles are the grid that blocks are cut from. None where a
-  // phase has no tap along an axis, or more than two in one phase and not as many pairs in all, or too many pairs, or all have
-  // one.
+  WinogradTiles(const Geometry& geometry, Operation operation, const bool* of_more);
+  // Of all phases, the ones with segments along most axes first: their tiles are the grid that blocks are cut from. None where a
+  // phase has no tap along an axis, where taps cannot be cut into segments of two or of three, the same along all axes, where
+  // segments are too many, or where all phases have one tap.
   static std::vector<WinogradTiles> of_all_phases(const Geometry& geometry, Operation operation);
 
-  int64_t phases() const { return int64_t(first_taps.size()) / pairs; }
-  // How many pairs a result sums over: those of its phase, or of backward_data those of all phases.
-  int64_t summed(Operation operation) const { return operation == Operation::backward_data ? int64_t(first_taps.size()) : pairs; }
+  int64_t phases() const { return int64_t(first_taps.size()) / segments; }
+  // How many segments a result sums over: those of its phase, or of backward_data those of all phases.
+  int64_t summed(Operation operation) const {
+    return operation == Operation::backward_data ? int64_t(first_taps.size()) : segments;
+  }
   int64_t count(int64_t batch) const { return batch * axis[0].tiles * axis[1].tiles * axis[2].tiles; }
-  // How many products of the formula one of all classes replaces, of which this is the grid.
+  // How many products of the formula one of all classes replaces, of which this is the grid. The formula has none at borders.
   double saved(const Geometry& geometry) const;
   // The tiles that cover those of a block of the grid.
   TileBlock cover(const TileBlock& block, const WinogradTiles& grid) const;
@@ -120,14 +140,15 @@ struct WinogradTiles {
   Region whole_output() const;
 
   WinogradAxis axis[kAxes];
-  int axes = 0;                     // that are transformed
+  int axes = 0;                     // that are transformed,
+  int64_t taps = 1;                 // of a segment along these
   int64_t points = 1, results = 1;  // of a tile
-  int64_t pairs = 1;                // of a phase
+  int64_t segments = 1;             // of a phase
   Coordinates point_extent, result_extent;
-  // The first taps of all pairs of all phases, those of a phase one behind the other, and the kernel positions of both along each
-  // axis.
+  // The first taps of all segments of all phases, those of a phase one behind the other, and the kernel positions of all of a
+  // segment's taps, in the order in which they meet the inputs.
   std::vector<Coordinates> first_taps;
-  std::vector<std::vector<int64_t>> taps;
+  std::vector<std::vector<int64_t>> tap_positions;
 
  private:
   // find(axis, tile, at) are the offsets along an axis.
@@ -157,10 +178,13 @@ struct WinogradTiles {
   }
 };
 
-// What a kernel needs to be faster than others: channels on either side, these times each other, and results of a phase.
+// What a kernel needs to be faster than others: channels on either side, these times each other, results of a phase, by how much
+// products must be fewer, and results of a phase where weights are packed ahead.
 struct WinogradLeast {
-  int64_t channels, pairs, results;
-  bool reached(int64_t x, int64_t y) const { return std::min(x, y) >= channels && x * y >= pairs; }
+  int64_t channels, product, results;
+  double saved;  // see WinogradTiles
+  int64_t results_packed = 0;
+  bool reached(int64_t x, int64_t y) const { return std::min(x, y) >= channels && x * y >= product; }
 };
 
 // Whether kernels may choose it: TORCH_EXT_WINOGRAD=0 and who wants the same bits for a sample in any batch do not want it.

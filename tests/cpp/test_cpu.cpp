@@ -302,19 +302,26 @@ TEST(KernelList, OuterIsExactBeyondTheCache) {
   }
 }
 
-// Winograd's results are sums of more products than the formula's, and yet err no more than those of multiply-adds.
+// Winograd's results are sums of more products than the formula's, and yet err no more than those of multiply-adds; along three
+// axes, whose transforms add up most, a quarter more.
 TEST(KernelList, WinogradIsAsAccurateAsMultiplyAdds) {
   int computed = 0;
   Harness harness;
   for (const char* line :
        {"k4_s2 n1 g1 c128:64 i8x8 k4x4 s2x2 d1x1 pb1x1 pe1x1 op0x0",
         "k3_s2 n1 g1 c128:64 i10x10 k3x3 s2x2 d1x1 pb1x1 pe1x1 op1x1", "k4_s2_line n1 g1 c128:64 i250 k4 s2 d1 pb1 pe1 op0",
-        "k8_s4_line n2 g1 c96:160 i32 k8 s4 d1 pb2 pe2 op0"})
-    for (const Operation operation : kOperations)
+        "k8_s4_line n2 g1 c96:160 i32 k8 s4 d1 pb2 pe2 op0", "k3_s1 n1 g1 c128:64 i14x14 k3x3 s1x1 d1x1 pb1x1 pe1x1 op0x0",
+        "k3_s2_d2 n1 g1 c64:64 i20x20 k3x3 s2x2 d2x2 pb2x2 pe2x2 op1x1", "k3_s1_line n1 g1 c128:64 i250 k3 s1 d1 pb1 pe1 op0",
+        "k3_s1_volume n1 g1 c32:32 i8x8x8 k3x3x3 s1x1x1 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
+        "k4_s2_volume n1 g1 c32:32 i14x14x14 k4x4x4 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
+        "k6_s2 n1 g1 c64:64 i12x12 k6x6 s2x2 d1x1 pb2x2 pe2x2 op0x0"})
+    for (const Operation operation : kOperations) {
+      const Case c = parse_case(line);
+      const Problem p = make_problem(c, operation, Type::f32, kLayouts[0], false);
+      const bool sums = operation == Operation::backward_weights;
+      const Data data = reals(c.geometry, Type::f32, 1);
+      const std::vector<double> exact = formula<double>(c.geometry, operation, data, false);
       for (const Isa isa : {Isa::avx2, Isa::avx512}) {
-        const Case c = parse_case(line);
-        const Problem p = make_problem(c, operation, Type::f32, kLayouts[0], false);
-        const bool sums = operation == Operation::backward_weights;
         const std::string suffix = std::string("__") + name_of(isa);
         const auto plan = cpu::make_plan(p, isa, 1, ((sums ? "winograd_sums" : "winograd") + suffix).c_str());
         const auto direct = cpu::make_plan(p, isa, 1, ((sums ? "outer" : "gather") + suffix).c_str());
@@ -323,12 +330,11 @@ TEST(KernelList, WinogradIsAsAccurateAsMultiplyAdds) {
           continue;
         }
         ++computed;
-        const Data data = reals(c.geometry, Type::f32, 1);
-        const std::vector<double> exact = formula<double>(c.geometry, operation, data, false);
         const double error = rms(harness.run(*plan, p, data, shuffled(1)), exact, Type::f32);
         const double of_direct = rms(harness.run(*direct, p, data, shuffled(1)), exact, Type::f32);
-        EXPECT_LE(error, 1.1 * of_direct) << plan->kernel << ' ' << line;
+        EXPECT_LE(error, (c.geometry.axis[0].w > 1 ? 1.25 : 1.1) * of_direct) << plan->kernel << ' ' << line;
       }
+    }
   EXPECT_EQ(computed > 0, cpu::detected_isa() >= Isa::avx2);
 }
 
