@@ -225,13 +225,22 @@ bool Dots<Real>::store(const Buffers& buffers, int64_t channel, const Real* sums
   return finite;
 }
 
+// The lanes of a dot product are added in the end, which only long lines pay for where there are many of them: by measurement
+// against outer, whose tiles are partly empty with few channels of y.
+bool long_lines(const Geometry& g) {
+  constexpr int64_t kPairsOfPosition = 4, kMostPairs = 160, kFewChannels = 3, kLongLine = 32;
+  const int64_t line = g.axis[kAxes - 1].x;
+  return g.x_channels * g.y_channels <= std::min(kPairsOfPosition * line, kMostPairs) ||
+         (g.y_channels <= kFewChannels && line >= kLongLine);
+}
+
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   const bool few_pairs = g.x_channels * g.y_channels <= kMaxPairs;
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const int64_t least = planes ? kMinColumnsOfPlanes : kMinColumns;
-  const bool many_columns = g.y_channels <= kMaxChannels && g.y_channels * g.w_positions() >= least;
+  const bool many_columns = g.y_channels <= kMaxChannels && g.y_channels * g.w_positions() >= least && long_lines(g);
   if (!few_pairs && !many_columns && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Dots<double>>(p, isa, request.threads);
   return std::make_shared<Dots<float>>(p, isa, request.threads);

@@ -318,11 +318,12 @@ void Wide<Real>::store(const Buffers& buffers, const Block& block, int64_t group
 // Whether tensors whose channels are planes are brought in order of their channels, and back, for more than the tiles of `gather`
 // gain then: those here take a quarter longer for a multiply-add, of which moving an element costs as much as 16, or 8 where
 // other kernels round as they store; by measurement, and those of AVX2 gain too much. Vectors of some channels may be partly
-// empty there, those of a line here.
+// empty there, those of a line here. With one tap, the tiles there gain where channels are many.
 bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
   constexpr double kSlowness = 1.25;
-  constexpr int64_t kLeastLine = 32;
+  constexpr int64_t kLeastLine = 32, kMostPairsOfTap = 1024;
   const Geometry& g = p.geometry;
+  if (g.w_positions() == 1 && g.x_channels * g.y_channels >= kMostPairsOfTap) return false;
   double results = double(g.y_channels);  // for a position of x
   for (const Axis& axis : g.axis) results *= double(std::min(axis.stride, axis.y));
   const double moved = (p.type == Type::f32 ? 16 : 8) * (double(g.x_channels) + results);
