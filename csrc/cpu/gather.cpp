@@ -41,6 +41,10 @@ constexpr double kItemFlops = 4e6, kLongItemFlops = 64e6;
 constexpr int64_t kItems = 16, kMostItems = 64;
 constexpr int64_t kMostBeyond = 16;  // positions of a line outside the input, as zeros in a box
 constexpr int64_t kShortLine = 64;   // cells of which so many are near a border that a box with zeros pays
+// Each tap has its own cells where at most this share of all cells and taps meet in the input (with 7x7 of them and a kernel of
+// 5x5, 0.69), and the rest is worth that results are loaded and stored for each tap, which takes as long as so many terms.
+constexpr double kMostInside = 0.85;
+constexpr int64_t kTermsOfResult = 5;
 
 template <class In>
 class Gather final : public Plan {
@@ -93,6 +97,7 @@ class Gather final : public Plan {
   int64_t depth_;               // the former in units of a tile, of one part
   bool in_place_input_, in_place_output_, narrow_;
   bool by_sample_;  // rows of a tile are of different samples
+  bool by_tap_;     // each tap with the positions that it reaches alone
   Panels<In> weights_;
   PhaseSums<Real> phase_sums_;
   int64_t vectors_, width_, panels_;  // vectors and columns of a panel, panels of a group
@@ -127,6 +132,9 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   if (by_sample_) in_place_input_ = false;
   const Range line = line_of(0, axis_[2].cells);
   if (axis_[2].cells < kShortLine && (line.begin < 0 || line.end > axis_[2].in_extent)) in_place_input_ = false;
+  double inside = 1;
+  for (const GatherAxis& axis : axis_) inside *= axis.share_inside();
+  by_tap_ = !matrices() && inside < std::min(kMostInside, double(depth_) / double(depth_ + kTermsOfResult));
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   const bool read_once = taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
   phase_sums_ = PhaseSums<Real>(tiles, p_.type, split_, depth_, in_place_input_ && read_once);
@@ -147,7 +155,7 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
     pointers *= block_cells_[a];
   }
   const int64_t sums = narrow_ ? pointers * width_ : 0;
-  pointers = BlockRows<Real>::pointers(axis_, pointers, narrow_);
+  pointers = by_tap_ ? BlockRows<Real>::pointers_by_tap(pointers) : BlockRows<Real>::pointers(axis_, pointers, narrow_);
 
   box_pitch_ = row_pitch(split_.parts * depth_ * kTerms, sizeof(In));
 
@@ -171,7 +179,7 @@ void Gather<In>::choose_blocks(int threads) {
   const int64_t together = by_sample_ ? kRowsOfRegister : 1;  // samples
   const int64_t in_bytes = matrices() ? kMatrixBoxBytes : kBoxBytes;
   int64_t limit = kMaxCells;
-  limit = std::min(limit, kPointerBytes / (taps() * int64_t(sizeof(void*))));
+  if (!by_tap_) limit = std::min(limit, kPointerBytes / (taps() * int64_t(sizeof(void*))));
   if (!in_place_input_) limit = std::min(limit, in_bytes / (in_per_cell * split_.parts * channels_ * int64_t(sizeof(In))));
   if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
@@ -408,7 +416,8 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
                              width_,
                              by_sample_,
                              tiles_->max_rows[vectors_]};
-  rows.point(block, layout_.at<std::byte>(scratch, pointers_part_), phases);
+  std::byte* pointers = layout_.at<std::byte>(scratch, pointers_part_);
+  if (!by_tap_) rows.point(block, pointers, phases);
 
   const Real* group_panels = packed.data + group * weights_.group();
   const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
@@ -420,8 +429,12 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
                                     .columns = std::min(width_, columns_ - first),
                                     .out_offset = in_place_output_ ? first : 0,
                                     .bias = bias + first};
-    for (const Phase<Real>& phase : phases)
-      packed.finite ? phase_sums_.run(phase, of_panel) : phase_sums_.run_exactly(phase, of_panel, zeros);
+    if (by_tap_) {
+      rows.point_by_tap(block, pointers, [&](const Phase<Real>& part) { phase_sums_.run(part, of_panel); });
+    } else {
+      for (const Phase<Real>& phase : phases)
+        packed.finite ? phase_sums_.run(phase, of_panel) : phase_sums_.run_exactly(phase, of_panel, zeros);
+    }
     if (in_place_output_) continue;
     shape.channels = of_panel.columns;
     for (int64_t n = block.sample.begin; n < block.sample.end; ++n)

@@ -8,6 +8,7 @@
 
 #include "csrc/core/geometry.h"
 #include "csrc/cpu/kernels.h"
+#include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles.h"
 
 namespace torch_ext::cpu {
@@ -45,6 +46,30 @@ struct GatherAxis {
     }
     cells = (out_extent + out_step - 1) / out_step;
     drop_unreachable_taps();
+  }
+
+  // Those of some cells for which a tap reads positions of a range.
+  Range cells_reading(const Tap& tap, Range of, Range positions) const {
+    const auto first = [&](int64_t position) {
+      return std::clamp(first_reaching(position, tap.delta, in_step), of.begin, of.end);
+    };
+    return {first(positions.begin), first(positions.end)};
+  }
+
+  // The first tap of a phase that all its cells read the input with, null where there is none.
+  const Tap* reaching_all(int64_t r) const {
+    const Range all{0, parts_of(out_extent - r, out_step)};
+    for (const Tap& tap : phases[size_t(r)])
+      if (cells_reading(tap, all, {0, in_extent}).size() == all.size()) return &tap;
+    return nullptr;
+  }
+
+  // Which share of all products of cells and taps is with positions inside the input.
+  double share_inside() const {
+    int64_t inside = 0, all = 0;
+    for (const auto& taps : phases)
+      for (const Tap& tap : taps) inside += cells_reading(tap, {0, cells}, {0, in_extent}).size(), all += cells;
+    return all > 0 ? double(inside) / double(all) : 1;
   }
 
   // The input positions that cells [begin, end) read, clipped to the input; empty when last < first.

@@ -20,7 +20,7 @@ PhaseSums<Real>::PhaseSums(const Tiles<Real>& tiles, Type type, Split split, int
 
 template <class Real>
 void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& panel) const {
-  if (phase.taps == 0) return run(phase, panel, {0, 0, 0, 0, true, true});
+  if (phase.taps == 0) return run(phase, panel, {0, 0, 0, 0, phase.fresh, phase.done});
   // A slice of the panel that fits L1 at a time: several taps, or a part of one.
   const int64_t width = panel.vectors * tiles_->lanes;
   const int64_t slice =
@@ -35,7 +35,8 @@ void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& pane
       ++next;
     for (int64_t c = 0; c < depth_; c += part)
       run(phase, panel,
-          {tap, next - tap, c, std::min(part, depth_ - c), tap == 0 && c == 0, next == phase.taps && c + part >= depth_});
+          {tap, next - tap, c, std::min(part, depth_ - c), phase.fresh && tap == 0 && c == 0,
+           phase.done && next == phase.taps && c + part >= depth_});
   }
 }
 

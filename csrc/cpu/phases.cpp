@@ -9,19 +9,8 @@ namespace torch_ext::cpu {
 
 namespace {
 
-// Those of some cells for which a tap reads positions of a range.
-Range cells_reading(const GatherAxis& axis, const Tap& tap, Range cells, Range positions) {
-  const auto first = [&](int64_t position) {
-    return std::clamp(first_reaching(position, tap.delta, axis.in_step), cells.begin, cells.end);
-  };
-  return {first(positions.begin), first(positions.end)};
-}
-
-// list[i] = at + i*step bytes for i < count.
-template <class T, class Byte>
-void fill(T** list, int64_t count, Byte* at, int64_t step) {
-  for (int64_t i = 0; i < count; ++i) list[i] = reinterpret_cast<T*>(at + i * step);
-}
+// What a tile costs beside its rows, and a part's tap beside its tiles, in rows that are multiplied.
+constexpr int64_t kTilePositions = 1, kPanelPositions = 3;
 
 }  // namespace
 
@@ -40,107 +29,216 @@ int64_t BlockRows<Real>::pointers(const GatherAxis* axis, int64_t positions, boo
 }
 
 template <class Real>
-void BlockRows<Real>::cut(const GatherAxis& axis, int64_t r, Range cells, int64_t positions, std::vector<Range>& parts) const {
-  parts.clear();
-  if (cells.size() <= 0) return;
+template <class Run>
+void BlockRows<Real>::for_each_phase(const CellBlock& block, Run run) const {
+  for (int64_t r0 = 0; r0 < axis[0].out_step; ++r0)
+    for (int64_t r1 = 0; r1 < axis[1].out_step; ++r1)
+      for (int64_t r2 = 0; r2 < axis[2].out_step; ++r2) {
+        const int64_t r[kAxes] = {r0, r1, r2};
+        CellBlock cells = block;
+        for (int a = 0; a < kAxes; ++a) {
+          const int64_t end = parts_of(axis[a].out_extent - r[a], axis[a].out_step);
+          cells.cell[a].end = std::max(std::min(block.cell[a].end, end), block.cell[a].begin);
+        }
+        if (cells.cells() > 0) run(r, cells);
+      }
+}
+
+template <class Real>
+typename BlockRows<Real>::Part BlockRows<Real>::part_of(const GatherAxis& axis, int64_t r, Range cells) const {
+  int64_t taps = 0;
+  for (const Tap& tap : axis.phases[size_t(r)]) taps += axis.cells_reading(tap, cells, {0, axis.in_extent}).size() > 0;
+  return {cells, taps};
+}
+
+template <class Real>
+void BlockRows<Real>::cut(const GatherAxis& axis, int64_t r, Range cells, Parts& pieces) const {
   thread_local std::vector<int64_t> ends;
-  ends.clear();
-  for (const Tap& tap : axis.phases[size_t(r)])  // inside from the first of these cells up to the second
-    for (const int64_t border : {int64_t(0), axis.in_extent}) ends.push_back(first_reaching(border, tap.delta, axis.in_step));
+  ends.assign({cells.begin, cells.end});
+  for (const Tap& tap : axis.phases[size_t(r)]) {
+    const Range inside = axis.cells_reading(tap, cells, {0, axis.in_extent});
+    ends.insert(ends.end(), {inside.begin, inside.end});
+  }
   std::sort(ends.begin(), ends.end());
-  const int64_t least = parts_of(least_positions, std::max<int64_t>(positions, 1));  // cells
-  for (const int64_t end : ends)
-    if (end - cells.begin >= least && cells.end - end >= least) {
-      parts.push_back({cells.begin, end});
-      cells.begin = end;
-    }
-  parts.push_back(cells);
+  pieces.clear();
+  for (size_t i = 1; i < ends.size(); ++i)
+    if (ends[i] > ends[i - 1]) pieces.push_back(part_of(axis, r, {ends[i - 1], ends[i]}));
+}
+
+template <class Real>
+int64_t BlockRows<Real>::cost(const Parts* const* parts, int64_t samples) const {
+  int64_t sum = 0;
+  for (const Part& p0 : *parts[0])
+    for (const Part& p1 : *parts[1])
+      for (const Part& p2 : *parts[2]) {
+        const int64_t rows = samples * p0.cells.size() * p1.cells.size() * p2.cells.size();
+        sum += p0.taps * p1.taps * p2.taps * (rows + kTilePositions * parts_of(rows, tallest) + kPanelPositions);
+      }
+  return sum;
 }
 
 template <class Real>
 void BlockRows<Real>::point(const CellBlock& block, std::byte* memory, std::vector<Phase<Real>>& phases) const {
   const Real** next = reinterpret_cast<const Real**>(memory);
   phases.clear();
-  thread_local std::vector<Range> parts[kAxes];
-  for (int64_t r0 = 0; r0 < axis[0].out_step; ++r0)
-    for (int64_t r1 = 0; r1 < axis[1].out_step; ++r1)
-      for (int64_t r2 = 0; r2 < axis[2].out_step; ++r2) {
-        const int64_t r[kAxes] = {r0, r1, r2};
-        Range cell[kAxes];
-        int64_t positions = block.sample.size();
-        for (int a = 0; a < kAxes; ++a) {
-          const int64_t end = (axis[a].out_extent - r[a] + axis[a].out_step - 1) / axis[a].out_step;
-          cell[a] = {block.cell[a].begin, std::min(block.cell[a].end, end)};
-          positions *= std::max<int64_t>(cell[a].size(), 0);
-        }
-        for (int a = 0; a < kAxes; ++a) cut(axis[a], r[a], cell[a], positions / std::max<int64_t>(cell[a].size(), 1), parts[a]);
-        for (const Range& p0 : parts[0])
-          for (const Range& p1 : parts[1])
-            for (const Range& p2 : parts[2]) phases.push_back(point_phase(r, block.sample, p0, p1, p2, next));
+  thread_local Parts whole[kAxes], pieces[kAxes];
+  for_each_phase(block, [&](const int64_t* r, const CellBlock& cells) {
+    for (int a = 0; a < kAxes; ++a) {
+      whole[a].assign(1, part_of(axis[a], r[a], cells.cell[a]));
+      cut(axis[a], r[a], cells.cell[a], pieces[a]);
+    }
+    // Pieces near borders are multiplied with fewer zeros, but are smaller: cut along the axes for which that is cheapest.
+    const Parts* best[kAxes] = {&whole[0], &whole[1], &whole[2]};
+    int64_t least = cost(best, cells.sample.size());
+    for (int axes = 1; axes < 1 << kAxes; ++axes) {
+      const Parts* parts[kAxes];
+      bool other = true;  // than what was tried before
+      for (int a = 0; a < kAxes; ++a) {
+        parts[a] = axes >> a & 1 ? &pieces[a] : &whole[a];
+        other = other && (parts[a] == &whole[a] || pieces[a].size() > 1);
       }
+      const int64_t sum = other ? cost(parts, cells.sample.size()) : least;
+      if (sum >= least) continue;
+      least = sum;
+      std::copy_n(parts, kAxes, best);
+    }
+    for (const Part& p0 : *best[0])
+      for (const Part& p1 : *best[1])
+        for (const Part& p2 : *best[2]) phases.push_back(point_phase(r, {cells.sample, {p0.cells, p1.cells, p2.cells}}, next));
+  });
 }
 
 template <class Real>
-Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, Range sample, Range c0, Range c1, Range c2, const Real**& next) const {
-  Phase<Real> phase{sample.size() * c0.size() * c1.size() * c2.size(), 0, nullptr, nullptr, nullptr, nullptr, nullptr};
-  const int64_t samples = sample.size(), cells = c0.size() * c1.size() * c2.size();
-  // Some cells of a line, of all samples, in a list of all positions; `at` is where the first of them lies in the first sample.
-  const auto fill_cells = [&](auto** list, int64_t first, int64_t count, auto* at, int64_t cell_step, int64_t sample_step) {
-    if (by_sample) {
-      for (int64_t j = 0; j < count; ++j) fill(list + (first + j) * samples, samples, at + j * cell_step, sample_step);
-    } else {
-      for (int64_t n = 0; n < samples; ++n) fill(list + n * cells + first, count, at + n * sample_step, cell_step);
-    }
+template <class T, class Byte>
+void BlockRows<Real>::list_line(T** list, int64_t size, Range there, Byte* at, int64_t step, int64_t pitch) const {
+  T* const nothing = reinterpret_cast<T*>(const_cast<Real*>(zeros));
+  int64_t j = 0;
+  for (; j < there.begin; ++j) list[j * pitch] = nothing;
+  for (; j < there.end; ++j, at += step) list[j * pitch] = reinterpret_cast<T*>(at);
+  for (; j < size; ++j) list[j * pitch] = nothing;
+}
+
+template <class Real>
+template <class T>
+void BlockRows<Real>::list_samples(T** list, const CellBlock& all, int64_t sample) const {
+  const int64_t samples = all.sample.size(), cells = all.cells();
+  const uintptr_t nothing = reinterpret_cast<uintptr_t>(zeros);
+  const auto next = [&](T* row) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(row);
+    return reinterpret_cast<T*>(address + (address == nothing ? 0 : uintptr_t(sample)));
   };
+  if (by_sample) {
+    for (int64_t j = 0; j < cells; ++j, list += samples)
+      for (int64_t n = 1; n < samples; ++n) list[n] = next(list[n - 1]);
+  } else {
+    for (int64_t i = cells; i < samples * cells; ++i) list[i] = next(list[i - cells]);
+  }
+}
+
+template <class Real>
+template <class T, class Byte>
+void BlockRows<Real>::list(T** list, const CellBlock& cells, const RowsAt<Byte>& of_cells) const {
+  const Range* c = cells.cell;
+  const int64_t pitch = by_sample ? cells.sample.size() : 1;
+  T** line = list;
+  for (int64_t j0 = c[0].begin; j0 < c[0].end; ++j0)
+    for (int64_t j1 = c[1].begin; j1 < c[1].end; ++j1, line += c[2].size() * pitch)
+      list_line(line, c[2].size(), {0, c[2].size()}, of_cells.at(cells.sample.begin, j0, j1, c[2].begin), of_cells.axis[2],
+                pitch);
+  list_samples(list, cells, of_cells.sample);
+}
+
+template <class Real>
+Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, const CellBlock& cells, const Real**& next) const {
+  const Range c0 = cells.cell[0], c1 = cells.cell[1], c2 = cells.cell[2];
+  Phase<Real> phase{cells.sample.size() * cells.cells(), 0, nullptr, nullptr, nullptr, nullptr, nullptr, true, true};
+  const int64_t out_step[kAxes] = {axis[0].out_step, axis[1].out_step, axis[2].out_step};
   void** results = reinterpret_cast<void**>(const_cast<Real**>(next));
-  int64_t line = 0;
-  for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
-    for (int64_t j1 = c1.begin; j1 < c1.end; ++j1, line += c2.size()) {
-      const int64_t o0 = j0 * axis[0].out_step + r[0], o1 = j1 * axis[1].out_step + r[1], o2 = c2.begin * axis[2].out_step + r[2];
-      fill_cells(results, line, c2.size(), out.at(sample.begin, o0, o1, o2), axis[2].out_step * out.axis[2], out.sample);
-    }
+  list(results, cells, out.of_cells(out_step, r));
   next += phase.positions;
   phase.out = reinterpret_cast<Real**>(results);
   if (sums) {
     phase.narrow = results;
     phase.out = const_cast<Real**>(next);
-    fill(next, phase.positions, reinterpret_cast<std::byte*>(sums), sums_pitch * int64_t(sizeof(Real)));
-    next += phase.positions;
+    for (int64_t i = 0; i < phase.positions; ++i) *next++ = sums + i * sums_pitch;
   }
-  const size_t taps =
-      axis[0].phases[size_t(r[0])].size() * axis[1].phases[size_t(r[1])].size() * axis[2].phases[size_t(r[2])].size();
+  const auto &taps0 = axis[0].phases[size_t(r[0])], &taps1 = axis[1].phases[size_t(r[1])], &taps2 = axis[2].phases[size_t(r[2])];
+  const size_t taps = taps0.size() * taps1.size() * taps2.size();
   phase.tap_index = reinterpret_cast<int64_t*>(next);
   phase.tap_order = phase.tap_index + taps;
   next += 2 * taps;
   phase.rows = next;
+  const int64_t pitch = by_sample ? cells.sample.size() : 1;
   int64_t order = 0;
-  for (const Tap& t0 : axis[0].phases[size_t(r[0])])
-    for (const Tap& t1 : axis[1].phases[size_t(r[1])])
-      for (const Tap& t2 : axis[2].phases[size_t(r[2])]) {
+  for (const Tap& t0 : taps0)
+    for (const Tap& t1 : taps1)
+      for (const Tap& t2 : taps2) {
         const int64_t place = order++;
         bool used = false;
         // The cells of a line for which `in` has a row, and those of which it is the input's.
-        const Range there = cells_reading(axis[2], t2, c2, beyond), real = cells_reading(axis[2], t2, c2, {0, axis[2].in_extent});
-        line = 0;
+        const Range there = axis[2].cells_reading(t2, c2, beyond), real = axis[2].cells_reading(t2, c2, {0, axis[2].in_extent});
+        const Real** line = next;
         for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
-          for (int64_t j1 = c1.begin; j1 < c1.end; ++j1, line += c2.size()) {
+          for (int64_t j1 = c1.begin; j1 < c1.end; ++j1, line += c2.size() * pitch) {
             const int64_t i0 = j0 * axis[0].in_step + t0.delta, i1 = j1 * axis[1].in_step + t1.delta;
             const bool inside = i0 >= 0 && i0 < axis[0].in_extent && i1 >= 0 && i1 < axis[1].in_extent;
             used = used || (inside && real.size() > 0);
-            const int64_t before = inside ? there.begin - c2.begin : c2.size(), count = inside ? there.size() : 0;
-            const int64_t after = before + count, step = axis[2].in_step;
-            const auto* nothing = reinterpret_cast<const std::byte*>(zeros);
-            fill_cells(next, line, before, nothing, 0, 0);
-            fill_cells(next, line + before, count, in.at(sample.begin, i0, i1, there.begin * step + t2.delta), step * in.axis[2],
-                       in.sample);
-            fill_cells(next, line + after, c2.size() - after, nothing, 0, 0);
+            const Range rows = inside ? Range{there.begin - c2.begin, there.end - c2.begin} : Range{0, 0};
+            list_line(line, c2.size(), rows, in.at(cells.sample.begin, i0, i1, there.begin * axis[2].in_step + t2.delta),
+                      axis[2].in_step * in.axis[2], pitch);
           }
+        list_samples(next, cells, in.sample);
         if (!used) continue;  // the next tap takes this one's place
         phase.tap_order[phase.taps] = place;
         phase.tap_index[phase.taps++] = (t0.k * kernel[1].w + t1.k) * kernel[2].w + t2.k;
         next += phase.positions;
       }
   return phase;
+}
+
+template <class Real>
+void BlockRows<Real>::point_by_tap(const CellBlock& block, std::byte* memory,
+                                   const std::function<void(const Phase<Real>&)>& run) const {
+  for_each_phase(block, [&](const int64_t* r, const CellBlock& all) {
+    const int64_t out_step[kAxes] = {axis[0].out_step, axis[1].out_step, axis[2].out_step};
+    const int64_t in_step[kAxes] = {axis[0].in_step, axis[1].in_step, axis[2].in_step};
+    const RowsAt<std::byte> results = out.of_cells(out_step, r);
+    RowsAt<std::byte> added = results;  // to which products are added
+    if (sums) {
+      const int64_t row = sums_pitch * int64_t(sizeof(Real)), line = all.cell[2].size() * row;
+      added = {reinterpret_cast<std::byte*>(sums), all.cells() * row, {all.cell[1].size() * line, line, row}};
+      added.origin = added.at(-all.sample.begin, -all.cell[0].begin, -all.cell[1].begin, -all.cell[2].begin);
+    }
+    auto** first = reinterpret_cast<Real**>(memory);
+    const auto no_taps = [&](bool fresh, bool done) {
+      const int64_t positions = all.sample.size() * all.cells();
+      auto** narrow = reinterpret_cast<void**>(first + positions);
+      list(first, all, added);
+      if (sums) list(narrow, all, results);
+      run({positions, 0, nullptr, nullptr, nullptr, first, sums ? narrow : nullptr, fresh, done});
+    };
+    const auto one_tap = [&](const Tap& t0, const Tap& t1, const Tap& t2, bool fresh) {
+      CellBlock cells = all;
+      const Tap* taps[kAxes] = {&t0, &t1, &t2};
+      for (int a = 0; a < kAxes; ++a) cells.cell[a] = axis[a].cells_reading(*taps[a], all.cell[a], {0, axis[a].in_extent});
+      const int64_t positions = cells.sample.size() * cells.cells(), delta[kAxes] = {t0.delta, t1.delta, t2.delta};
+      if (positions == 0) return;
+      auto** rows = const_cast<const Real**>(first + positions);
+      list(first, cells, added);
+      list(rows, cells, in.of_cells(in_step, delta));
+      int64_t index = (t0.k * kernel[1].w + t1.k) * kernel[2].w + t2.k;
+      run({positions, 1, rows, &index, nullptr, first, nullptr, fresh, false});
+    };
+    // The tap that the bias comes with.
+    const Tap *f0 = axis[0].reaching_all(r[0]), *f1 = axis[1].reaching_all(r[1]), *f2 = axis[2].reaching_all(r[2]);
+    const bool with_bias = f0 && f1 && f2;
+    with_bias ? one_tap(*f0, *f1, *f2, true) : no_taps(true, false);
+    for (const Tap& t0 : axis[0].phases[size_t(r[0])])
+      for (const Tap& t1 : axis[1].phases[size_t(r[1])])
+        for (const Tap& t2 : axis[2].phases[size_t(r[2])])
+          if (!with_bias || &t0 != f0 || &t1 != f1 || &t2 != f2) one_tap(t0, t1, t2, false);
+    if (sums) no_taps(false, true);
+  });
 }
 
 template struct BlockRows<float>;

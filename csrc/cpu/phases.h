@@ -2,6 +2,7 @@
 // The rows that gather tiles read and write for a block of cells, as lists of pointers, phase by phase.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "csrc/cpu/gather.h"
@@ -13,6 +14,8 @@ inline bool meet(Range a, Range b) { return a.begin < b.end && b.begin < a.end; 
 
 struct CellBlock {
   Range sample, cell[kAxes];
+
+  int64_t cells() const { return cell[0].size() * cell[1].size() * cell[2].size(); }
 };
 inline bool meet(const CellBlock& a, const CellBlock& b) {
   bool all = meet(a.sample, b.sample);
@@ -29,6 +32,10 @@ struct RowsAt {
   Byte* at(int64_t n, int64_t i0, int64_t i1, int64_t i2) const {
     return origin + n * sample + i0 * axis[0] + i1 * axis[1] + i2 * axis[2];
   }
+  // The same by cells, of which j is at position j*step + shift of each axis.
+  RowsAt of_cells(const int64_t* step, const int64_t* shift) const {
+    return {at(0, shift[0], shift[1], shift[2]), sample, {step[0] * axis[0], step[1] * axis[1], step[2] * axis[2]}};
+  }
 };
 
 // Positions of one phase in a block, all of them or those that the same taps reach, and the taps that reach any of them.
@@ -40,6 +47,7 @@ struct Phase {
   int64_t* tap_order;  // its place among all of the phase's taps
   Real** out;          // [position]
   void** narrow;       // [position], where results are of 16 bits; then `out` are sums
+  bool fresh, done;    // begins with the bias, else with what is there; its sums are complete, to be rounded
 };
 
 template <class Real>
@@ -52,19 +60,43 @@ struct BlockRows {
   Range beyond;       // where it has them, and the input's own positions
   Real* sums;         // of each position, where results are narrow, else null
   int64_t sums_pitch;
-  bool by_sample;           // positions in the order of their samples for each cell, else of their cells for each sample
-  int64_t least_positions;  // of what a phase is cut into, by the taps that reach it
+  bool by_sample;   // positions in the order of their samples for each cell, else of their cells for each sample
+  int64_t tallest;  // rows of a tile
 
   // How many pointers the lists of a block of so many positions in each phase have at most.
   static int64_t pointers(const GatherAxis* axis, int64_t positions, bool narrow);
   // Makes the lists, in `memory`.
   void point(const CellBlock& block, std::byte* memory, std::vector<Phase<Real>>& phases) const;
+  // The same as parts of one tap at a time, each with the positions that it reaches and no others, so that nothing is multiplied
+  // by zeros: one after the other, as each is done with the lists of the one before.
+  void point_by_tap(const CellBlock& block, std::byte* memory, const std::function<void(const Phase<Real>&)>& run) const;
+  static int64_t pointers_by_tap(int64_t positions) { return 2 * positions; }
 
  private:
-  // Cuts cells of phase r along an axis where a tap leaves the input, as far as the parts, of so many positions for each cell,
-  // are large enough: near borders fewer products are with zeros.
-  void cut(const GatherAxis& axis, int64_t r, Range cells, int64_t positions, std::vector<Range>& parts) const;
-  Phase<Real> point_phase(const int64_t* r, Range sample, Range c0, Range c1, Range c2, const Real**& next) const;
+  // Some cells along an axis, and how many taps reach any of them.
+  struct Part {
+    Range cells;
+    int64_t taps;
+  };
+  using Parts = std::vector<Part>;
+  // Calls run(phase, its cells) for the phases that have any.
+  template <class Run>
+  void for_each_phase(const CellBlock& block, Run run) const;
+  // Cells of phase r along an axis, cut wherever a tap leaves the input.
+  void cut(const GatherAxis& axis, int64_t r, Range cells, Parts& pieces) const;
+  Part part_of(const GatherAxis& axis, int64_t r, Range cells) const;
+  // Of how many multiplied rows the time of those parts is.
+  int64_t cost(const Parts* const* parts, int64_t samples) const;
+  // A line of so many cells in the list of a sample, `pitch` apart: zeros but for those that are `there`, of which the first is
+  // `at`.
+  template <class T, class Byte>
+  void list_line(T** list, int64_t size, Range there, Byte* at, int64_t step, int64_t pitch) const;
+  // The same cells of the other samples.
+  template <class T>
+  void list_samples(T** list, const CellBlock& all, int64_t sample) const;
+  template <class T, class Byte>
+  void list(T** list, const CellBlock& cells, const RowsAt<Byte>& of_cells) const;
+  Phase<Real> point_phase(const int64_t* r, const CellBlock& cells, const Real**& next) const;
 };
 
 }  // namespace torch_ext::cpu

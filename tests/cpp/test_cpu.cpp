@@ -303,7 +303,8 @@ TEST(KernelList, OuterIsExactBeyondTheCache) {
 }
 
 // Winograd's results are sums of more products than the formula's, and yet err no more than those of multiply-adds; along three
-// axes, whose transforms add up most, a quarter more.
+// axes, whose transforms add up most, a quarter more. (Direct kernels err less where most of a volume is near its borders, and
+// they sum each tap by itself: small volumes are left to them.)
 TEST(KernelList, WinogradIsAsAccurateAsMultiplyAdds) {
   int computed = 0;
   Harness harness;
@@ -312,7 +313,7 @@ TEST(KernelList, WinogradIsAsAccurateAsMultiplyAdds) {
         "k3_s2 n1 g1 c128:64 i10x10 k3x3 s2x2 d1x1 pb1x1 pe1x1 op1x1", "k4_s2_line n1 g1 c128:64 i250 k4 s2 d1 pb1 pe1 op0",
         "k8_s4_line n2 g1 c96:160 i32 k8 s4 d1 pb2 pe2 op0", "k3_s1 n1 g1 c128:64 i14x14 k3x3 s1x1 d1x1 pb1x1 pe1x1 op0x0",
         "k3_s2_d2 n1 g1 c64:64 i20x20 k3x3 s2x2 d2x2 pb2x2 pe2x2 op1x1", "k3_s1_line n1 g1 c128:64 i250 k3 s1 d1 pb1 pe1 op0",
-        "k3_s1_volume n1 g1 c32:32 i8x8x8 k3x3x3 s1x1x1 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
+        "k3_s1_volume n1 g1 c32:32 i16x16x16 k3x3x3 s1x1x1 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
         "k4_s2_volume n1 g1 c32:32 i14x14x14 k4x4x4 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
         "k6_s2 n1 g1 c64:64 i12x12 k6x6 s2x2 d1x1 pb2x2 pe2x2 op0x0"})
     for (const Operation operation : kOperations) {
