@@ -40,6 +40,7 @@ constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
 constexpr double kItemFlops = 4e6, kLongItemFlops = 64e6;
 constexpr int64_t kItems = 16, kMostItems = 64;
 constexpr int64_t kMostBeyond = 16;  // positions of a line outside the input, as zeros in a box
+constexpr int64_t kMostNowhere = 4;  // one of so many results may be computed for nothing, so that rows are evenly spaced
 constexpr int64_t kShortLine = 64;   // cells of which so many are near a border that a box with zeros pays
 // Each tap has its own cells where at most this share of all cells and taps meet in the input (with 7x7 of them and a kernel of
 // 5x5, 0.69), and the rest is worth that results are loaded and stored for each tap, which takes as long as so many terms.
@@ -80,6 +81,7 @@ class Gather final : public Plan {
                                      bool& splits) const;
   bool load_rows(const void* from, const Box& shape, In* to) const;
   Range line_of(int64_t begin, int64_t end) const;
+  int64_t listed(int64_t begin, int64_t end) const;
 
   bool matrices() const { return tiles_->depth_step > 1; }
   int64_t lanes() const { return tiles_->lanes; }
@@ -105,7 +107,7 @@ class Gather final : public Plan {
   int64_t box_pitch_;
   // Workspace: shared parts, then the parts of each thread.
   Layout layout_;
-  Layout::Part panels_part_, zeros_part_, bias_part_, in_box_part_, out_box_part_, sums_part_, pointers_part_;
+  Layout::Part panels_part_, zeros_part_, bias_part_, in_box_part_, out_box_part_, sums_part_, pointers_part_, nowhere_part_;
 };
 
 template <class In>
@@ -141,6 +143,9 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
 
   choose_blocks(threads);
 
+  int64_t most_listed = 0;
+  for (int64_t j = 0; j < axis_[2].cells; j += block_cells_[2])
+    most_listed = std::max(most_listed, listed(j, std::min(j + block_cells_[2], axis_[2].cells)));
   int64_t in_box = block_samples_, out_box = block_samples_, pointers = block_samples_;
   for (int a = 0; a < kAxes; ++a) {
     int64_t longest = 0;
@@ -152,8 +157,9 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
     }
     in_box *= std::max<int64_t>(longest, 0);
     out_box *= block_cells_[a] * axis_[a].out_step;
-    pointers *= block_cells_[a];
+    pointers *= a + 1 < kAxes ? block_cells_[a] : std::max(block_cells_[a], most_listed);
   }
+  in_box += std::max<int64_t>(most_listed - 1, 0) * axis_[2].in_step;  // what is read behind the cells of the last line
   const int64_t sums = narrow_ ? pointers * width_ : 0;
   pointers = by_tap_ ? BlockRows<Real>::pointers_by_tap(pointers) : BlockRows<Real>::pointers(axis_, pointers, narrow_);
 
@@ -167,6 +173,7 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   out_box_part_ = layout_.per_thread(in_place_output_ ? 0 : out_box * width_ * result_bytes());
   sums_part_ = layout_.per_thread(sums * int64_t(sizeof(Real)));
   pointers_part_ = layout_.per_thread(pointers * int64_t(sizeof(void*)));
+  nowhere_part_ = layout_.per_thread(matrices() ? (in_place_output_ ? panels_ : 1) * width_ * result_bytes() : 0);
   layout_.finish(threads);
 }
 
@@ -317,6 +324,21 @@ Range Gather<In>::line_of(int64_t begin, int64_t end) const {
   return {line.begin, line.end + 1};
 }
 
+// How many positions are listed of a line of a block with cells that are not blocks of rows of a register: on through the zeros
+// to the next line of a box, or to the end of a block, whichever is less; 0 where that would be many, or nothing would be even.
+template <class In>
+int64_t Gather<In>::listed(int64_t begin, int64_t end) const {
+  const int64_t cells = end - begin;
+  if (!matrices() || in_place_input_ || by_sample_ || cells % kRowsOfRegister == 0) return 0;
+  const Range line = line_of(begin, end);
+  Range beyond;
+  axis_[2].reach_beyond(begin, end, beyond.begin, beyond.end);
+  if (line.begin > beyond.begin || line.end <= beyond.end) return 0;
+  int64_t least = round_up(cells, kRowsOfRegister);
+  if (axis_[1].in_step == 1 && axis_[2].in_step == 1) least = std::min(least, line.size());
+  return (least - cells) * kMostNowhere <= cells ? least : 0;
+}
+
 // Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought, with `line` of
 // the innermost axis.
 template <class In>
@@ -415,7 +437,10 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
                              narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
                              width_,
                              by_sample_,
-                             tiles_->max_rows[vectors_]};
+                             tiles_->max_rows[vectors_],
+                             !matrices(),
+                             packed.finite ? listed(block.cell[2].begin, block.cell[2].end) : 0,
+                             layout_.at<std::byte>(scratch, nowhere_part_)};
   std::byte* pointers = layout_.at<std::byte>(scratch, pointers_part_);
   if (!by_tap_) rows.point(block, pointers, phases);
 

@@ -62,7 +62,12 @@ void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& pane
                         split_.parts,
                         split_.orders,
                         depth_};
-  const int64_t tallest = tiles_->max_rows[panel.vectors], count = parts_of(phase.positions, tallest);
+  const int64_t tallest = tiles_->max_rows[panel.vectors];
+  if (tiles_->matrices) {
+    tile.count = int(phase.positions);
+    return tiles_->gather[panel.vectors][tallest](tile);
+  }
+  const int64_t count = parts_of(phase.positions, tallest);
   for (int64_t i = 0, m = 0; i < count; ++i) {
     // Tiles of even height.
     const int64_t rows = std::min(round_up((phase.positions - m) / (count - i), tiles_->row_step), phase.positions - m);

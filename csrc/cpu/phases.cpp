@@ -95,7 +95,7 @@ void BlockRows<Real>::point(const CellBlock& block, std::byte* memory, std::vect
       bool other = true;  // than what was tried before
       for (int a = 0; a < kAxes; ++a) {
         parts[a] = axes >> a & 1 ? &pieces[a] : &whole[a];
-        other = other && (parts[a] == &whole[a] || pieces[a].size() > 1);
+        other = other && (parts[a] == &whole[a] || (pieces[a].size() > 1 && (cut_lines || a + 1 < kAxes)));
       }
       const int64_t sum = other ? cost(parts, cells.sample.size()) : least;
       if (sum >= least) continue;
@@ -110,8 +110,7 @@ void BlockRows<Real>::point(const CellBlock& block, std::byte* memory, std::vect
 
 template <class Real>
 template <class T, class Byte>
-void BlockRows<Real>::list_line(T** list, int64_t size, Range there, Byte* at, int64_t step, int64_t pitch) const {
-  T* const nothing = reinterpret_cast<T*>(const_cast<Real*>(zeros));
+void BlockRows<Real>::list_line(T** list, int64_t size, Range there, Byte* at, int64_t step, int64_t pitch, T* nothing) {
   int64_t j = 0;
   for (; j < there.begin; ++j) list[j * pitch] = nothing;
   for (; j < there.end; ++j, at += step) list[j * pitch] = reinterpret_cast<T*>(at);
@@ -120,41 +119,42 @@ void BlockRows<Real>::list_line(T** list, int64_t size, Range there, Byte* at, i
 
 template <class Real>
 template <class T>
-void BlockRows<Real>::list_samples(T** list, const CellBlock& all, int64_t sample) const {
-  const int64_t samples = all.sample.size(), cells = all.cells();
-  const uintptr_t nothing = reinterpret_cast<uintptr_t>(zeros);
+void BlockRows<Real>::list_samples(T** list, int64_t samples, int64_t positions, int64_t sample, const void* nothing) const {
   const auto next = [&](T* row) {
     const uintptr_t address = reinterpret_cast<uintptr_t>(row);
-    return reinterpret_cast<T*>(address + (address == nothing ? 0 : uintptr_t(sample)));
+    return reinterpret_cast<T*>(address + (row == nothing ? 0 : uintptr_t(sample)));
   };
   if (by_sample) {
-    for (int64_t j = 0; j < cells; ++j, list += samples)
+    for (int64_t j = 0; j < positions; ++j, list += samples)
       for (int64_t n = 1; n < samples; ++n) list[n] = next(list[n - 1]);
   } else {
-    for (int64_t i = cells; i < samples * cells; ++i) list[i] = next(list[i - cells]);
+    for (int64_t i = positions; i < samples * positions; ++i) list[i] = next(list[i - positions]);
   }
 }
 
+// Of cells of which each line has so many positions.
 template <class Real>
 template <class T, class Byte>
-void BlockRows<Real>::list(T** list, const CellBlock& cells, const RowsAt<Byte>& of_cells) const {
+void BlockRows<Real>::list(T** list, const CellBlock& cells, int64_t line, const RowsAt<Byte>& of_cells) const {
   const Range* c = cells.cell;
   const int64_t pitch = by_sample ? cells.sample.size() : 1;
-  T** line = list;
+  T* const nothing = reinterpret_cast<T*>(nowhere);
+  T** to = list;
   for (int64_t j0 = c[0].begin; j0 < c[0].end; ++j0)
-    for (int64_t j1 = c[1].begin; j1 < c[1].end; ++j1, line += c[2].size() * pitch)
-      list_line(line, c[2].size(), {0, c[2].size()}, of_cells.at(cells.sample.begin, j0, j1, c[2].begin), of_cells.axis[2],
-                pitch);
-  list_samples(list, cells, of_cells.sample);
+    for (int64_t j1 = c[1].begin; j1 < c[1].end; ++j1, to += line * pitch)
+      list_line(to, line, {0, c[2].size()}, of_cells.at(cells.sample.begin, j0, j1, c[2].begin), of_cells.axis[2], pitch,
+                nothing);
+  list_samples(list, cells.sample.size(), c[0].size() * c[1].size() * line, of_cells.sample, nothing);
 }
 
 template <class Real>
 Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, const CellBlock& cells, const Real**& next) const {
   const Range c0 = cells.cell[0], c1 = cells.cell[1], c2 = cells.cell[2];
-  Phase<Real> phase{cells.sample.size() * cells.cells(), 0, nullptr, nullptr, nullptr, nullptr, nullptr, true, true};
+  const int64_t length = listed ? listed : c2.size(), positions = c0.size() * c1.size() * length;  // of a line, of a sample
+  Phase<Real> phase{cells.sample.size() * positions, 0, nullptr, nullptr, nullptr, nullptr, nullptr, true, true};
   const int64_t out_step[kAxes] = {axis[0].out_step, axis[1].out_step, axis[2].out_step};
   void** results = reinterpret_cast<void**>(const_cast<Real**>(next));
-  list(results, cells, out.of_cells(out_step, r));
+  list(results, cells, length, out.of_cells(out_step, r));
   next += phase.positions;
   phase.out = reinterpret_cast<Real**>(results);
   if (sums) {
@@ -179,15 +179,17 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, const CellBlock& cell
         const Range there = axis[2].cells_reading(t2, c2, beyond), real = axis[2].cells_reading(t2, c2, {0, axis[2].in_extent});
         const Real** line = next;
         for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
-          for (int64_t j1 = c1.begin; j1 < c1.end; ++j1, line += c2.size() * pitch) {
+          for (int64_t j1 = c1.begin; j1 < c1.end; ++j1, line += length * pitch) {
             const int64_t i0 = j0 * axis[0].in_step + t0.delta, i1 = j1 * axis[1].in_step + t1.delta;
             const bool inside = i0 >= 0 && i0 < axis[0].in_extent && i1 >= 0 && i1 < axis[1].in_extent;
             used = used || (inside && real.size() > 0);
-            const Range rows = inside ? Range{there.begin - c2.begin, there.end - c2.begin} : Range{0, 0};
-            list_line(line, c2.size(), rows, in.at(cells.sample.begin, i0, i1, there.begin * axis[2].in_step + t2.delta),
-                      axis[2].in_step * in.axis[2], pitch);
+            // What follows the cells is as evenly spaced as they are, or nothing.
+            const int64_t end = there.end == c2.end ? length : there.end - c2.begin;
+            const Range rows = inside ? Range{there.begin - c2.begin, end} : Range{0, 0};
+            list_line(line, length, rows, in.at(cells.sample.begin, i0, i1, there.begin * axis[2].in_step + t2.delta),
+                      axis[2].in_step * in.axis[2], pitch, zeros);
           }
-        list_samples(next, cells, in.sample);
+        list_samples(next, cells.sample.size(), positions, in.sample, zeros);
         if (!used) continue;  // the next tap takes this one's place
         phase.tap_order[phase.taps] = place;
         phase.tap_index[phase.taps++] = (t0.k * kernel[1].w + t1.k) * kernel[2].w + t2.k;
@@ -213,8 +215,8 @@ void BlockRows<Real>::point_by_tap(const CellBlock& block, std::byte* memory,
     const auto no_taps = [&](bool fresh, bool done) {
       const int64_t positions = all.sample.size() * all.cells();
       auto** narrow = reinterpret_cast<void**>(first + positions);
-      list(first, all, added);
-      if (sums) list(narrow, all, results);
+      list(first, all, all.cell[2].size(), added);
+      if (sums) list(narrow, all, all.cell[2].size(), results);
       run({positions, 0, nullptr, nullptr, nullptr, first, sums ? narrow : nullptr, fresh, done});
     };
     const auto one_tap = [&](const Tap& t0, const Tap& t1, const Tap& t2, bool fresh) {
@@ -224,8 +226,8 @@ void BlockRows<Real>::point_by_tap(const CellBlock& block, std::byte* memory,
       const int64_t positions = cells.sample.size() * cells.cells(), delta[kAxes] = {t0.delta, t1.delta, t2.delta};
       if (positions == 0) return;
       auto** rows = const_cast<const Real**>(first + positions);
-      list(first, cells, added);
-      list(rows, cells, in.of_cells(in_step, delta));
+      list(first, cells, cells.cell[2].size(), added);
+      list(rows, cells, cells.cell[2].size(), in.of_cells(in_step, delta));
       int64_t index = (t0.k * kernel[1].w + t1.k) * kernel[2].w + t2.k;
       run({positions, 1, rows, &index, nullptr, first, nullptr, fresh, false});
     };

@@ -62,6 +62,11 @@ struct BlockRows {
   int64_t sums_pitch;
   bool by_sample;   // positions in the order of their samples for each cell, else of their cells for each sample
   int64_t tallest;  // rows of a tile
+  bool cut_lines;   // whether the cells of a line may be in several parts
+  // Positions of a line where these are more than its cells, else 0: what lies behind them in `in` is read as well, so that rows
+  // are evenly spaced, for results that go `nowhere`.
+  int64_t listed;
+  std::byte* nowhere;
 
   // How many pointers the lists of a block of so many positions in each phase have at most.
   static int64_t pointers(const GatherAxis* axis, int64_t positions, bool narrow);
@@ -87,15 +92,15 @@ struct BlockRows {
   Part part_of(const GatherAxis& axis, int64_t r, Range cells) const;
   // Of how many multiplied rows the time of those parts is.
   int64_t cost(const Parts* const* parts, int64_t samples) const;
-  // A line of so many cells in the list of a sample, `pitch` apart: zeros but for those that are `there`, of which the first is
-  // `at`.
+  // A line of so many positions in the list of a sample, `pitch` apart: `nothing` but for those that are `there`, of which the
+  // first is `at`.
   template <class T, class Byte>
-  void list_line(T** list, int64_t size, Range there, Byte* at, int64_t step, int64_t pitch) const;
-  // The same cells of the other samples.
+  static void list_line(T** list, int64_t size, Range there, Byte* at, int64_t step, int64_t pitch, T* nothing);
+  // So many positions of the other samples, like those of the first.
   template <class T>
-  void list_samples(T** list, const CellBlock& all, int64_t sample) const;
+  void list_samples(T** list, int64_t samples, int64_t positions, int64_t sample, const void* nothing) const;
   template <class T, class Byte>
-  void list(T** list, const CellBlock& cells, const RowsAt<Byte>& of_cells) const;
+  void list(T** list, const CellBlock& cells, int64_t line, const RowsAt<Byte>& of_cells) const;
   Phase<Real> point_phase(const int64_t* r, const CellBlock& cells, const Real**& next) const;
 };
 

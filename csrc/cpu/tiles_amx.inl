@@ -8,10 +8,13 @@ struct AmxRows {
 
   AmxRows(const float* const* rows, int64_t count, int64_t first) : rows_(rows), count_(count), first_(first) {
     stride_ = count > 1 ? reinterpret_cast<intptr_t>(rows[1]) - reinterpret_cast<intptr_t>(rows[0]) : 0;
-    even_ = count == kRows;
-    for (int64_t m = 2; m < count; ++m)
-      even_ = even_ && reinterpret_cast<intptr_t>(rows[m]) - reinterpret_cast<intptr_t>(rows[m - 1]) == stride_;
+    intptr_t differ = count - kRows;
+    if (differ == 0)
+      for (int64_t m = 1; m < kRows; ++m)
+        differ |= (reinterpret_cast<intptr_t>(rows[m]) - reinterpret_cast<intptr_t>(rows[m - 1])) ^ stride_;
+    even_ = differ == 0;
   }
+  bool even() const { return even_; }
   int64_t stride() const { return even_ ? stride_ : 64; }  // in bytes
   const void* at(int64_t c, float* copy) const {
     if (even_) return rows_[0] + first_ + c;
@@ -75,22 +78,64 @@ inline __attribute__((always_inline)) void load_columns(const float* b, int64_t 
   if constexpr (Vectors > 1) Amx::template load<7>(b + AmxRows::kUnits, pitch * 4);
 }
 
+// Sums of rows of a gather tile, which become results while registers multiply for the rows after them.
+template <class V, int Vectors>
+struct AmxResults {
+  static constexpr int64_t kWidth = Vectors * V::lanes;
+  const GatherTile<float>& tile;
+  alignas(64) float sums[2 * AmxRows::kRows * kWidth];
+  int first = 0, end = 0, next = 0;  // rows of the tile whose sums these are, and the first that is no result yet
+  // The usual case, of whole lines of bf16.
+  bool plain;
+  typename V::Reg bias[Vectors];
+
+  explicit AmxResults(const GatherTile<float>& t) : tile(t) {
+    plain = t.init && t.narrow && t.type == Type::bf16 && t.columns == kWidth;
+    if (plain)
+      for (int v = 0; v < Vectors; ++v) bias[v] = V::load(t.init + v * V::lanes);
+  }
+
+  inline __attribute__((always_inline)) void store(int count) {
+    const int last = std::min(next + count, end);
+    if constexpr (Vectors == 2 && requires { V::store_two_narrow(nullptr, typename V::Reg(), typename V::Reg()); })
+      if (plain) {
+        const float* from = sums + (next - first) * kWidth;
+        void* const* to = tile.narrow;
+        const int64_t offset = tile.narrow_offset;
+        for (; next < last; ++next, from += kWidth)
+          V::store_two_narrow(static_cast<char*>(to[next]) + offset, V::add(bias[0], V::load(from)), V::add(bias[1], V::load(from + V::lanes)));
+        return;
+      }
+    for (; next < last; ++next) {
+      typename V::Reg row[Vectors];
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) row[v] = V::load(sums + (next - first) * kWidth + v * V::lanes);
+      store_results<V, Vectors>(tile, next, row);
+    }
+  }
+};
+
+// Adds the sums of some rows to `results`, which are stored before.
 template <class Amx, class V, int Blocks, int Vectors>
-void amx_gather_tile(const GatherTile<float>& t) {
+void amx_gather_rows(const GatherTile<float>& t, int first, int count, const SmallProducts& small, AmxResults<V, Vectors>& results) {
   constexpr int64_t kRows = AmxRows::kRows, kUnits = AmxRows::kUnits, width = Vectors * V::lanes;
   static_assert(V::lanes == kUnits && Blocks <= 2 && Vectors <= 2);
   clear_sums<Amx, Blocks, Vectors>();
   alignas(64) float copies[Blocks][kRows * kUnits];  // what rows beyond the tile hold does not matter
-  // Few lines can be under way at a time: those of results are asked for a few at each step.
-  constexpr int kAtOnce = 4;
-  int asked = 0;
-  const SmallProducts small(t.parts, t.orders);
+  int asked = first;
+  const int end = first + count;
+  const int64_t steps_of_all = std::max<int64_t>(1, t.taps * (t.depth / kUnits) * (1 + small.count));
+  constexpr int64_t kFewSteps = 4;
+  const int at_a_step = int((2 * kRows + steps_of_all - 1) / steps_of_all);
+  // The lines of results come in time for their stores, but where there are few steps in which to.
+  const bool ask = steps_of_all <= kFewSteps;
   constexpr PartProduct kLargest{0, 0};
   // The small products of all taps first, while the sums are small.
   const auto sum = [&](const PartProduct* step, int steps) {
     for (int64_t tap = 0; tap < t.taps; ++tap) {
-      const float* const* rows = t.rows + tap * t.row_pitch;
-      const AmxRows low(rows, Blocks > 1 ? kRows : t.count, t.first), high(rows + kRows, Blocks > 1 ? t.count - kRows : 0, t.first);
+      const float* const* rows = t.rows + tap * t.row_pitch + first;
+      const AmxRows low(rows, Blocks > 1 ? kRows : count, t.first), high(rows + kRows, Blocks > 1 ? count - kRows : 0, t.first);
+      // Copies would wait for the stores of results before them.
+      if (!low.even() || (Blocks > 1 && !high.even())) results.store(2 * kRows);
       for (int64_t c = 0; c < t.depth; c += kUnits)
         for (int i = 0; i < steps; ++i) {
           if (i == 0 || step[i].a != step[i - 1].a) {
@@ -99,20 +144,32 @@ void amx_gather_tile(const GatherTile<float>& t) {
           }
           if (i == 0 || step[i].b != step[i - 1].b)
             load_columns<Amx, Vectors>(t.panels[tap] + ((t.parts - 1 - step[i].b) * t.plane + t.first + c) * width, width);
-          for (const int last = std::min(asked + kAtOnce, t.count); asked < last; ++asked) prefetch_results<V, Vectors>(t, asked);
+          if (ask)
+            for (const int last = std::min(asked + at_a_step, end); asked < last; ++asked) prefetch_results<V, Vectors>(t, asked);
           add_products<Amx, Blocks, Vectors>();
+          results.store(at_a_step);
         }
     }
   };
   if (small.count > 0) sum(small.step, small.count);
   sum(&kLargest, 1);
-  alignas(64) float sums[Blocks * kRows * width];
-  store_sums<Amx, Blocks, Vectors>(sums, width);
-  for (int m = 0; m < t.count; ++m) {
-    typename V::Reg row[Vectors];
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) row[v] = V::load(sums + m * width + v * V::lanes);
-    store_results<V, Vectors>(t, m, row);
-  }
+  results.store(2 * kRows);
+  store_sums<Amx, Blocks, Vectors>(results.sums, width);
+  results.first = results.next = first;
+  results.end = end;
+}
+
+// Of any number of rows.
+template <class Amx, class V, int Vectors>
+void amx_gather_tile(const GatherTile<float>& t) {
+  constexpr int kRows = AmxRows::kRows;
+  const SmallProducts small(t.parts, t.orders);
+  AmxResults<V, Vectors> results(t);
+  int m = 0;
+  for (; t.count - m > kRows; m += 2 * kRows)
+    amx_gather_rows<Amx, V, 2, Vectors>(t, m, std::min(2 * kRows, t.count - m), small, results);
+  if (m < t.count) amx_gather_rows<Amx, V, 1, Vectors>(t, m, t.count - m, small, results);
+  results.store(2 * kRows);
 }
 
 template <class Amx, class V, int Blocks, int Vectors>
@@ -177,8 +234,8 @@ template <class Amx, class V>
 Tiles<float> with_amx_tiles(Tiles<float> table) {
   table.max_vectors = 2;
   for (int rows = 1; rows <= kMaxRows; ++rows) {
-    table.gather[1][rows] = rows > 16 ? amx_gather_tile<Amx, V, 2, 1> : amx_gather_tile<Amx, V, 1, 1>;
-    table.gather[2][rows] = rows > 16 ? amx_gather_tile<Amx, V, 2, 2> : amx_gather_tile<Amx, V, 1, 2>;
+    table.gather[1][rows] = amx_gather_tile<Amx, V, 1>;
+    table.gather[2][rows] = amx_gather_tile<Amx, V, 2>;
     table.outer[1][rows] = rows > 16 ? amx_outer_tile<Amx, V, 2, 1> : amx_outer_tile<Amx, V, 1, 1>;
     table.outer[2][rows] = rows > 16 ? amx_outer_tile<Amx, V, 2, 2> : amx_outer_tile<Amx, V, 1, 2>;
   }
