@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fastest that one core multiplies and adds floats, or pairs of bf16 to floats: a loop of nothing else, in registers. Built into bench_kernels, and by
-// python -m benchmarks on its own, which is why it needs nothing of csrc.
+// The fastest that one core multiplies and adds floats, or pairs of bf16 to floats: a loop of nothing else, in registers or, for
+// matrix registers, from L1. Built into bench_kernels, and by python -m benchmarks on its own, which is why it needs nothing of
+// csrc.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -80,11 +81,24 @@ int64_t amx(float* sink) {
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  _tile_zero(4);
-  _tile_zero(5);
-  _tile_zero(6);
-  _tile_zero(7);
+  // The power that products take, and with it the core's clock, depends on their values: the same four registers again and again run a
+  // third faster than any layer could, whose operands come from L1 at best.
+  constexpr int kSteps = 8;
+  alignas(64) uint16_t operands[kSteps][4][16 * 32];
+  uint32_t state = 1;
+  for (auto& of_step : operands)
+    for (auto& of_register : of_step)
+      for (uint16_t& value : of_register) {
+        state = state * 1664525 + 1013904223;
+        value = uint16_t(0x3f00 | (state >> 16 & 0x80ff));  // either sign, from 0.5 to 2
+      }
+  asm volatile("" : : "r"(operands) : "memory");
   for (int64_t round = 0; round < kRounds; ++round) {
+    const auto& of_step = operands[round % kSteps];
+    _tile_loadd(4, of_step[0], 64);
+    _tile_loadd(5, of_step[1], 64);
+    _tile_loadd(6, of_step[2], 64);
+    _tile_loadd(7, of_step[3], 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
