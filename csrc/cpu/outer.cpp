@@ -50,15 +50,15 @@ class Outer final : public OuterSums<typename Operand<In>::Real> {
   Outer(const Problem& problem, const Tiles<Real>& tiles, int threads, const Tiles<float>* exact = nullptr,
         const Cut* cut = nullptr);
   std::string describe() const override;
-  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, Real* sums, bool add,
-                 const Chunk* after) const override;
+  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, Range panels, std::byte* scratch, Real* sums,
+                 bool add, const Chunk* after) const override;
 
  private:
   using Base = OuterSums<Real>;
   using Base::p_, Base::tiles_, Base::cut_, Base::layout_, Base::m_, Base::panels_;
 
   Region reach(const Region& x) const { return Base::reach(x, kTerms > 1); }
-  std::array<Upcoming, 2> upcoming(const Buffers& buffers, const Chunk& chunk, int64_t group) const;
+  std::array<Upcoming, 2> upcoming(const Buffers& buffers, const Chunk& chunk, int64_t group, int64_t panels) const;
   void runs_of(const Chunk& chunk, const int64_t* tap, const RowView<Real>& x, const RowView<Real>& y, Runs<Real>& runs) const;
   void sum(const Runs<Real>& runs, Range m, int64_t panel, Real* sums, int64_t pitch, bool add,
            std::span<Upcoming> next = {}) const;
@@ -120,8 +120,8 @@ bool Outer<In>::sum_units(const Buffers& buffers, const Parallel& parallel) cons
 }
 
 template <class In>
-bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, std::byte* scratch, Real* sums, bool add,
-                          const Chunk* after) const {
+bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, Range panels, std::byte* scratch, Real* sums,
+                          bool add, const Chunk* after) const {
   std::atomic<bool> finite{true};
   const auto rows = [&](const Rows<In>& side, int64_t channels, const void* tensor, const Region& region, Layout::Part box) {
     return side.in_place() ? side.view(tensor, group)
@@ -132,19 +132,20 @@ bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group,
   const RowView<Real> y = rows(y_, p_.geometry.y_channels, buffers.y, reach(c.x), y_part_);
   if (!finite) return false;
   std::array<Upcoming, 2> next;
-  if (after) next = upcoming(buffers, *after, group);
+  if (after) next = upcoming(buffers, *after, group, panels.size());
   thread_local Runs<Real> runs;
-  for (int64_t t = 0; t < Base::taps(); ++t) {
-    int64_t tap[kAxes];
-    Base::tap_of(t, tap);
-    runs_of(c, tap, x, y, runs);
-    Real* of_tap = sums + t * Base::tap_sums();
-    if (runs.list.empty()) {
-      if (!add) std::fill_n(of_tap, Base::tap_sums(), Real(0));
-      continue;
+  for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+    const SumsUnit<Real> unit = Base::unit_of_panel(group, panel, sums);
+    if (panel == panels.begin || unit.panel == 0) {
+      int64_t tap[kAxes];
+      Base::tap_of(unit.tap, tap);
+      runs_of(c, tap, x, y, runs);
     }
-    for (int64_t panel = 0; panel < panels_; ++panel)
-      sum(runs, {0, m_}, panel, of_tap + panel * Base::width(), cut_.pitch, add, next);
+    if (!runs.list.empty()) {
+      sum(runs, unit.m, unit.panel, unit.sums, unit.pitch, add, next);
+    } else if (!add) {
+      Base::clear(unit);
+    }
   }
   return true;
 }
@@ -152,8 +153,8 @@ bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group,
 // What is brought to boxes for another chunk, in a step for each tile of this one; rows of planes are asked for as they are
 // brought.
 template <class In>
-std::array<Upcoming, 2> Outer<In>::upcoming(const Buffers& buffers, const Chunk& c, int64_t group) const {
-  const int64_t steps = Base::taps() * panels_ * parts_of(m_, tiles_->max_rows[parts_of(Base::width(), Base::lanes())]);
+std::array<Upcoming, 2> Outer<In>::upcoming(const Buffers& buffers, const Chunk& c, int64_t group, int64_t panels) const {
+  const int64_t steps = panels * parts_of(m_, tiles_->max_rows[parts_of(Base::width(), Base::lanes())]);
   std::array<Upcoming, 2> next{Upcoming(steps), Upcoming(steps)};
   const auto patch = [&](const Region& region, int64_t channels) {
     Patch of{{c.sample_begin, c.sample_end}, {group * channels, (group + 1) * channels}, {}};

@@ -32,8 +32,8 @@ class OuterMatrices final : public OuterSums<float> {
  public:
   OuterMatrices(const Problem& problem, const Tiles<float>& tiles, int threads, const Tiles<float>& exact);
   std::string describe() const override { return describe_cut() + (in_place_y_ ? "" : ", y boxed"); }
-  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, float* sums, bool add,
-                 const Chunk* after) const override;
+  bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, Range panels, std::byte* scratch, float* sums,
+                 bool add, const Chunk* after) const override;
 
  private:
   bool sum_units(const Buffers& buffers, const Parallel& parallel) const override;
@@ -89,8 +89,8 @@ OuterMatrices::OuterMatrices(const Problem& problem, const Tiles<float>& tiles, 
   finish_layout(threads);
 }
 
-bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, std::byte* scratch, float* sums, bool add,
-                              const Chunk*) const {
+bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group, Range panels, std::byte* scratch,
+                              float* sums, bool add, const Chunk*) const {
   uint16_t* x = layout_.at<uint16_t>(scratch, x_part_);
   RowsOfY y = y_in_place(buffers);
   int64_t offset = group * n_;
@@ -102,17 +102,19 @@ bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t gr
     y = y_boxed(n_, c.sample_begin, region, box);
     offset = 0;
   }
-  for (int64_t t = 0; t < taps(); ++t) {
-    int64_t tap[kAxes];
-    tap_of(t, tap);
-    float* of_tap = sums + t * tap_sums();
-    if (!point(c, tap, y)) {
-      if (!add) std::fill_n(of_tap, tap_sums(), 0.f);
-      continue;
+  bool met_any = false;
+  for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+    const SumsUnit<float> unit = unit_of_panel(group, panel, sums);
+    if (panel == panels.begin || unit.panel == 0) {
+      int64_t tap[kAxes];
+      tap_of(unit.tap, tap);
+      met_any = point(c, tap, y);
     }
-    for (int64_t panel = 0; panel < panels_; ++panel)
-      sum(x, c.positions(), y.part, offset + panel * width(), {group, t, panel, {0, m_}, of_tap + panel * width(), cut_.pitch},
-          layout_.at<float>(scratch, pairs_part_), add);
+    if (met_any) {
+      sum(x, c.positions(), y.part, offset + unit.panel * width(), unit, layout_.at<float>(scratch, pairs_part_), add);
+    } else if (!add) {
+      clear(unit);
+    }
   }
   return true;
 }

@@ -21,15 +21,20 @@ constexpr int64_t kSmallSumsBytes = 32 << 10, kMinShortPositions = 24;
 constexpr int64_t kMatrixPositions = 512, kMatrixChunkBytes = 5 << 18;
 constexpr int64_t kParts = 16, kManyParts = 64;  // that the positions are summed in; the latter for long sums
 constexpr int64_t kMinParts = 8;                 // fewer than this do not occupy the threads
-constexpr int64_t kPositionsOfParts = 2048;      // fewer are not cut into parts,
-constexpr int64_t kPositionsOfPart = 128;        // of at least so many: adding one costs as much as summing a position
-constexpr int64_t kLeastChunk = 64;              // positions; above it chunks may be as small as there are parts
+// Of matrix registers, which take as long for the products as memory does for the sums of a part, where threads can share a part.
+constexpr int64_t kMatrixParts = 4;
+constexpr int64_t kPositionsOfParts = 2048;  // fewer are not cut into parts,
+constexpr int64_t kPositionsOfPart = 128;    // of at least so many: adding one costs as much as summing a position
+constexpr int64_t kLeastChunk = 64;          // positions; above it chunks may be as small as there are parts
 constexpr int64_t kPartsBytes = 64 << 20;
 // Of weights that one thread sums at a time: 20 to 50 microseconds; matrix registers share what they bring to pairs among more.
 constexpr double kUnitFlops = 4e6, kMatrixUnitFlops = 8e6;
 // Sums of all weights from which on units are of all taps; of such a unit: a quarter of L2, which is twice as large where there
 // are matrix registers.
 constexpr int64_t kLargeSums = 3 << 20, kUnitSums = 256 << 10, kMatrixUnitSums = 512 << 10;
+
+// Whether so many are cut evenly into so many pieces, or nearly.
+bool even(int64_t count, int64_t pieces) { return 8 * parts_of(count, pieces) * pieces <= 9 * count; }
 
 }  // namespace
 
@@ -61,7 +66,24 @@ OuterSums<Real>::OuterSums(const Problem& problem, const Tiles<Real>& tiles, int
 template <class Real>
 void OuterSums<Real>::finish_layout(int threads) {
   if (exact_ && cut_.parts) exact_part_ = layout_.per_thread(exact_->scratch_bytes());
+  choose_slices(threads);
   layout_.finish(threads);
+}
+
+template <class Real>
+double OuterSums<Real>::flops() const {
+  return 2.0 * double(p_.geometry.x_size()) * double(p_.geometry.y_channels * p_.geometry.w_positions());
+}
+
+// As few as threads share evenly, as each brings its part's positions to cache for itself.
+template <class Real>
+void OuterSums<Real>::choose_slices(int threads) {
+  const int64_t panels = panels_of_taps();
+  for (int64_t slices = 1; cut_.parts && slices <= std::min(panels, kManyParts); ++slices)
+    if (even(panels, slices) && shared_evenly(cut_.parts * p_.geometry.groups * slices, flops(), threads)) {
+      slices_ = slices;
+      return;
+    }
 }
 
 // Rows of whole tiles; up to twice as many units where threads share these evenly.
@@ -93,13 +115,18 @@ template <class Real>
 void OuterSums<Real>::choose_cut() {
   const Geometry& g = p_.geometry;
   cut_.swapped = swapped_, cut_.pitch = pitch_;
-  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
   const int64_t positions = g.batch * g.x_positions();
-  cut_.parts = positions < kPositionsOfParts ? 0 : flops < kManyThreadsFlops ? kParts : kManyParts;
+  cut_.parts = positions < kPositionsOfParts ? 0 : flops() < kManyThreadsFlops ? kParts : kManyParts;
+  if (tiles_->matrices) cut_.parts = std::min(cut_.parts, std::max(parts_of(cut_.parts, panels_of_taps()), kMatrixParts));
   cut_.parts = std::min({cut_.parts, positions / kPositionsOfPart, kPartsBytes / std::max<int64_t>(sums_bytes(), 1)});
   choose_chunks();
   cut_.parts = std::min(cut_.parts, chunk_count());
-  while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups, flops)) --cut_.parts;
+  if (tiles_->matrices) {
+    const int64_t most = std::min(2 * cut_.parts, chunk_count());
+    while (cut_.parts < most && !even(chunk_count(), cut_.parts)) ++cut_.parts;
+    return;
+  }
+  while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups, flops())) --cut_.parts;
   if (cut_.parts < kMinParts) cut_.parts = 0;
 }
 
@@ -119,7 +146,7 @@ void OuterSums<Real>::choose_chunks() {
   }
   for (;; most = most * 7 / 8) {  // until there is one for each part
     cut_.chunk_samples = std::min(cut_axes([&](int a) { return g.axis[a].x; }, most, cut_.chunk_extent, terms_), g.batch);
-    if (cut_.parts < kMinParts || chunk_count() >= cut_.parts || most <= kLeastChunk) return;
+    if (cut_.parts < (tiles_->matrices ? 1 : kMinParts) || chunk_count() >= cut_.parts || most <= kLeastChunk) return;
   }
 }
 
@@ -184,9 +211,11 @@ void OuterSums<Real>::run(const Buffers& buffers, const Parallel& parallel) cons
   const int64_t groups = p_.geometry.groups;
   Real* sums = layout_.at<Real>(workspace, sums_part_);
   if (cut_.parts) {
-    parallel.for_each(cut_.parts * groups, [&](int64_t index, int thread) {
+    parallel.for_each(cut_.parts * groups * slices_, [&](int64_t index, int thread) {
       const ForTiles<Real> ready(*tiles_);
-      sum_part(buffers, index / groups, index % groups, layout_.thread(workspace, thread), sums + index * group_sums());
+      const int64_t part = index / slices_, slice = index % slices_, panels = panels_of_taps();
+      sum_part(buffers, part / groups, part % groups, {slice * panels / slices_, (slice + 1) * panels / slices_},
+               layout_.thread(workspace, thread), sums + part * group_sums());
     });
   } else if (!sum_units(buffers, parallel)) {
     return exact_->run(buffers, parallel);
@@ -229,17 +258,18 @@ void OuterSums<Real>::for_each_unit(const Buffers& buffers, const Parallel& para
   });
 }
 
-// One part of the positions, all the weights of a group.
+// One part of the positions, some panels of the weights of a group.
 template <class Real>
-void OuterSums<Real>::sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const {
+void OuterSums<Real>::sum_part(const Buffers& buffers, int64_t part, int64_t group, Range panels, std::byte* scratch,
+                               Real* sums) const {
   const int64_t chunks = chunk_count(), begin = part * chunks / cut_.parts, end = (part + 1) * chunks / cut_.parts;
   for (int64_t index = begin; index < end; ++index) {
     const Chunk c = chunk(index);
     const bool add = index > begin;
     const Chunk after = chunk(std::min(index + 1, end - 1));
-    if (sum_chunk(buffers, c, group, scratch, sums, add, index + 1 < end ? &after : nullptr)) continue;
+    if (sum_chunk(buffers, c, group, panels, scratch, sums, add, index + 1 < end ? &after : nullptr)) continue;
     if constexpr (std::is_same_v<Real, float>)
-      exact_->sum_chunk(buffers, c, group, layout_.at<std::byte>(scratch, exact_part_), sums, add, nullptr);
+      exact_->sum_chunk(buffers, c, group, panels, layout_.at<std::byte>(scratch, exact_part_), sums, add, nullptr);
   }
 }
 
@@ -253,6 +283,12 @@ bool OuterSums<Real>::connected(const Region& x, const int64_t* tap, Range* insi
     if (inside[a].size() <= 0) return false;
   }
   return true;
+}
+
+template <class Real>
+SumsUnit<Real> OuterSums<Real>::unit_of_panel(int64_t group, int64_t panel, Real* sums) const {
+  const int64_t tap = panel / panels_, of_tap = panel % panels_;
+  return {group, tap, of_tap, {0, m_}, sums + tap * tap_sums() + of_tap * width(), cut_.pitch};
 }
 
 template <class Real>

@@ -44,10 +44,11 @@ class OuterSums : public Plan, protected WeightSums<Real> {
  public:
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_ ? exact_->workspace_bytes() : 0); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
-  // Sums the products of a chunk, added to the sums of a group where `add`; returns whether the kernel can compute with its
-  // values, else nothing is summed. The chunk `after` it, if any, may be asked for.
-  virtual bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, std::byte* scratch, Real* sums, bool add,
-                         const Chunk* after) const = 0;
+  // Sums the products of a chunk for some panels of taps, counted panel by panel and then tap by tap, added to the sums of a
+  // group where `add`; returns whether the kernel can compute with its values, else nothing is summed. The chunk `after` it, if
+  // any, may be asked for.
+  virtual bool sum_chunk(const Buffers& buffers, const Chunk& chunk, int64_t group, Range panels, std::byte* scratch, Real* sums,
+                         bool add, const Chunk* after) const = 0;
   int64_t scratch_bytes() const { return layout_.thread_bytes(); }
 
  protected:
@@ -79,6 +80,8 @@ class OuterSums : public Plan, protected WeightSums<Real> {
   std::string describe_cut() const;
   // Zeros there, for a tap that connects nothing.
   void clear(const SumsUnit<Real>& unit) const;
+  // All rows of a panel, counted as for sum_chunk, of the sums of a group.
+  SumsUnit<Real> unit_of_panel(int64_t group, int64_t panel, Real* sums) const;
 
   int terms_;
   std::shared_ptr<const OuterSums<float>> exact_;
@@ -91,10 +94,14 @@ class OuterSums : public Plan, protected WeightSums<Real> {
   void choose_cut();
   void choose_units();
   void choose_chunks();
-  void sum_part(const Buffers& buffers, int64_t part, int64_t group, std::byte* scratch, Real* sums) const;
+  void choose_slices(int threads);
+  void sum_part(const Buffers& buffers, int64_t part, int64_t group, Range panels, std::byte* scratch, Real* sums) const;
+  int64_t panels_of_taps() const { return taps() * panels_; }
+  double flops() const;
   // From one tap of a unit of all of them to the next: not a multiple of a page.
   int64_t unit_tap() const { return unit_rows_ * width() + kCacheLine / int64_t(sizeof(Real)); }
 
+  int64_t slices_ = 1;  // of the panels of all taps, of a part of the positions: a thread takes one
   Layout::Part sums_part_{}, unit_part_{}, exact_part_{};
 };
 
