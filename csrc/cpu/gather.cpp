@@ -491,17 +491,21 @@ std::shared_ptr<Plan> make_gather_of_pairs(const Problem& p, const Tiles<float>&
                                              &cpu::tiles<float>(std::min(request.isa, Isa::avx512)));
 }
 
-#if defined(__x86_64__)
-std::shared_ptr<Plan> make_gather_amx(const Problem& p, const Request& request) {
+bool gather_takes_matrices(const Problem& p, const Request& request) {
+  if (request.isa < Isa::amx || !accepts(p)) return false;
   // Tiles of 32 channels by 16: fewer are left to others, and what is split must pay for that too, by many positions for four
-  // products or more (16 planes of 4x4 with 512 and 256 channels: 12 ms, 10.2 unsplit, in float16 17.9 and 14; a line of 600 with
-  // 256 and 128: 2.8 and 3.7, in float16 2.6 and 3.8).
+  // products (16 planes of 4x4 with 512 and 256 channels in float16: 17.9 ms, 14 unsplit; a line of 600 with 256 and 128: 2.6 and
+  // 3.8) and for six (a plane of 37x37 with 192: 2.9, 2.6 unsplit; of 64x64 with 256 and 64: 2.9 and 3.5).
   const WeightsMatrix m = weights_matrix(p);
   const int64_t positions = p.geometry.batch * std::min(p.geometry.x_positions(), p.geometry.y_positions());
   const int64_t channels = std::min(m.depth, m.columns), products = split_of(p).products();
-  const bool few = p.type == Type::bf16 ? channels < 12 : channels < 32 || positions < (products >= 4 ? 512 : 64);
-  if (!request.by_name && (few || !matrices_take(p))) return nullptr;
-  return make_gather_of_pairs(p, amx_tiles(), request);
+  const int64_t least = products >= 6 ? 2048 : products >= 4 ? 512 : 64;
+  return (p.type == Type::bf16 ? channels >= 12 : channels >= 32 && positions >= least) && matrices_take(p);
+}
+
+#if defined(__x86_64__)
+std::shared_ptr<Plan> make_gather_amx(const Problem& p, const Request& request) {
+  return request.by_name || gather_takes_matrices(p, request) ? make_gather_of_pairs(p, amx_tiles(), request) : nullptr;
 }
 std::shared_ptr<Plan> make_gather_avx512_bf16(const Problem& p, const Request& request) {
   return request.by_name || pairs_are_fast() ? make_gather_of_pairs(p, pair_tiles(), request) : nullptr;

@@ -118,6 +118,9 @@ struct GatherAxis {
   }
 };
 
+// Whether gather__amx takes a problem that names no kernel.
+bool gather_takes_matrices(const Problem& problem, const Request& request);
+
 // The kernel with tiles whose reals are pairs of bf16; null where it is not for the problem. bf16 are multiplied as they are;
 // float16, as two parts, and float32, as three or as few as the problem's precision allows, take tiles of matrix registers.
 std::shared_ptr<Plan> make_gather_of_pairs(const Problem& problem, const Tiles<float>& tiles, const Request& request);

@@ -368,7 +368,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
 }  // namespace
 
 std::shared_ptr<Plan> make_winograd_sums_avx512(const Problem& p, const Request& request) {
-  return make(p, Isa::avx512, request);
+  return fewer_products(p, request) ? nullptr : make(p, Isa::avx512, request);
 }
 std::shared_ptr<Plan> make_winograd_sums_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
 

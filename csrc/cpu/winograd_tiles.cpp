@@ -172,6 +172,10 @@ Region WinogradTiles::whole_input() const { return {{}, {axis[0].in_extent, axis
 
 Region WinogradTiles::whole_output() const { return {{}, {axis[0].out_extent, axis[1].out_extent, axis[2].out_extent}}; }
 
+bool fewer_products(const Problem& p, const Request& request) {
+  return !request.by_name && p.precision != Precision::full && request.isa >= Isa::amx;
+}
+
 bool winograd_allowed(const Problem& p) {
   static const bool enabled = [] {
     const char* value = std::getenv("TORCH_EXT_WINOGRAD");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "csrc/cpu/cpu.h"
+#include "csrc/cpu/kernels.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/rows.h"
 
@@ -186,6 +187,9 @@ struct WinogradLeast {
   int64_t results_packed = 0;
   bool reached(int64_t x, int64_t y) const { return std::min(x, y) >= channels && x * y >= product; }
 };
+
+// Whether float32 may be computed with fewer than six products of bf16, for which matrix registers are faster.
+bool fewer_products(const Problem& problem, const Request& request);
 
 // Whether kernels may choose it: TORCH_EXT_WINOGRAD=0 and who wants the same bits for a sample in any batch do not want it.
 bool winograd_allowed(const Problem& problem);
