@@ -144,16 +144,15 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   choose_blocks(threads);
 
   int64_t most_listed = 0;
-  for (int64_t j = 0; j < axis_[2].cells; j += block_cells_[2])
-    most_listed = std::max(most_listed, listed(j, std::min(j + block_cells_[2], axis_[2].cells)));
   int64_t in_box = block_samples_, out_box = block_samples_, pointers = block_samples_;
   for (int a = 0; a < kAxes; ++a) {
     int64_t longest = 0;
     for (int64_t j = 0; j < axis_[a].cells; j += block_cells_[a]) {
       int64_t first, last;
-      axis_[a].reach(j, std::min(j + block_cells_[a], axis_[a].cells), first, last);
-      longest =
-          std::max(longest, a + 1 < kAxes ? last - first + 1 : line_of(j, std::min(j + block_cells_[a], axis_[a].cells)).size());
+      const int64_t end = std::min(j + block_cells_[a], axis_[a].cells);
+      axis_[a].reach(j, end, first, last);
+      longest = std::max(longest, a + 1 < kAxes ? last - first + 1 : line_of(j, end).size());
+      if (a + 1 == kAxes) most_listed = std::max(most_listed, listed(j, end));
     }
     in_box *= std::max<int64_t>(longest, 0);
     out_box *= block_cells_[a] * axis_[a].out_step;

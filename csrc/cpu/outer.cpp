@@ -134,19 +134,13 @@ bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group,
   std::array<Upcoming, 2> next;
   if (after) next = upcoming(buffers, *after, group, panels.size());
   thread_local Runs<Real> runs;
-  for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
-    const SumsUnit<Real> unit = Base::unit_of_panel(group, panel, sums);
-    if (panel == panels.begin || unit.panel == 0) {
-      int64_t tap[kAxes];
-      Base::tap_of(unit.tap, tap);
-      runs_of(c, tap, x, y, runs);
-    }
-    if (!runs.list.empty()) {
-      sum(runs, unit.m, unit.panel, unit.sums, unit.pitch, add, next);
-    } else if (!add) {
-      Base::clear(unit);
-    }
-  }
+  Base::for_each_panel(
+      group, panels, sums, add,
+      [&](const int64_t* tap) {
+        runs_of(c, tap, x, y, runs);
+        return !runs.list.empty();
+      },
+      [&](const SumsUnit<Real>& unit) { sum(runs, unit.m, unit.panel, unit.sums, unit.pitch, add, next); });
   return true;
 }
 

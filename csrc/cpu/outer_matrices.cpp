@@ -102,20 +102,10 @@ bool OuterMatrices::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t gr
     y = y_boxed(n_, c.sample_begin, region, box);
     offset = 0;
   }
-  bool met_any = false;
-  for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
-    const SumsUnit<float> unit = unit_of_panel(group, panel, sums);
-    if (panel == panels.begin || unit.panel == 0) {
-      int64_t tap[kAxes];
-      tap_of(unit.tap, tap);
-      met_any = point(c, tap, y);
-    }
-    if (met_any) {
-      sum(x, c.positions(), y.part, offset + unit.panel * width(), unit, layout_.at<float>(scratch, pairs_part_), add);
-    } else if (!add) {
-      clear(unit);
-    }
-  }
+  float* const pairs = layout_.at<float>(scratch, pairs_part_);
+  for_each_panel(
+      group, panels, sums, add, [&](const int64_t* tap) { return point(c, tap, y); },
+      [&](const SumsUnit<float>& unit) { sum(x, c.positions(), y.part, offset + unit.panel * width(), unit, pairs, add); });
   return true;
 }
 

@@ -286,12 +286,6 @@ bool OuterSums<Real>::connected(const Region& x, const int64_t* tap, Range* insi
 }
 
 template <class Real>
-SumsUnit<Real> OuterSums<Real>::unit_of_panel(int64_t group, int64_t panel, Real* sums) const {
-  const int64_t tap = panel / panels_, of_tap = panel % panels_;
-  return {group, tap, of_tap, {0, m_}, sums + tap * tap_sums() + of_tap * width(), cut_.pitch};
-}
-
-template <class Real>
 void OuterSums<Real>::clear(const SumsUnit<Real>& unit) const {
   const int64_t columns = Sums::columns(unit.panel);
   for (int64_t row = 0; row < unit.m.size(); ++row) std::fill_n(unit.sums + row * unit.pitch, columns, Real(0));

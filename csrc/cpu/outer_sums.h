@@ -80,8 +80,26 @@ class OuterSums : public Plan, protected WeightSums<Real> {
   std::string describe_cut() const;
   // Zeros there, for a tap that connects nothing.
   void clear(const SumsUnit<Real>& unit) const;
-  // All rows of a panel, counted as for sum_chunk, of the sums of a group.
-  SumsUnit<Real> unit_of_panel(int64_t group, int64_t panel, Real* sums) const;
+  // For panels as of sum_chunk: finds, once for each tap, whether it connects anything (a bool(tap)), and if so sums the panel (a
+  // void(unit) of all its rows).
+  template <class Connect, class Sum>
+  void for_each_panel(int64_t group, Range panels, Real* sums, bool add, Connect connect, Sum sum) const {
+    bool any = false;
+    for (int64_t index = panels.begin; index < panels.end; ++index) {
+      const int64_t t = index / panels_, panel = index % panels_;
+      if (index == panels.begin || panel == 0) {
+        int64_t tap[kAxes];
+        Sums::tap_of(t, tap);
+        any = connect(tap);
+      }
+      const SumsUnit<Real> unit{group, t, panel, {0, m_}, sums + t * tap_sums() + panel * width(), cut_.pitch};
+      if (any) {
+        sum(unit);
+      } else if (!add) {
+        clear(unit);
+      }
+    }
+  }
 
   int terms_;
   std::shared_ptr<const OuterSums<float>> exact_;

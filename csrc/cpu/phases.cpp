@@ -78,33 +78,41 @@ int64_t BlockRows<Real>::cost(const Parts* const* parts, int64_t samples) const 
 }
 
 template <class Real>
+void BlockRows<Real>::cut_cheapest(const int64_t* r, const CellBlock& cells, Parts* parts) const {
+  thread_local Parts pieces[kAxes];
+  int can_be_cut = 0;  // a bit for each axis
+  for (int a = 0; a < kAxes; ++a) {
+    parts[a].assign(1, part_of(axis[a], r[a], cells.cell[a]));
+    if (!cut_lines && a + 1 == kAxes) continue;
+    cut(axis[a], r[a], cells.cell[a], pieces[a]);
+    if (pieces[a].size() > 1) can_be_cut |= 1 << a;
+  }
+  int best = 0;
+  const auto cost_of = [&](int axes) {
+    const Parts* of[kAxes];
+    for (int a = 0; a < kAxes; ++a) of[a] = axes >> a & 1 ? &pieces[a] : &parts[a];
+    return cost(of, cells.sample.size());
+  };
+  int64_t least = can_be_cut ? cost_of(0) : 0;
+  for (int axes = 1; axes <= can_be_cut; ++axes) {
+    if (axes & ~can_be_cut) continue;
+    const int64_t cost = cost_of(axes);
+    if (cost < least) least = cost, best = axes;
+  }
+  for (int a = 0; a < kAxes; ++a)
+    if (best >> a & 1) parts[a].swap(pieces[a]);
+}
+
+template <class Real>
 void BlockRows<Real>::point(const CellBlock& block, std::byte* memory, std::vector<Phase<Real>>& phases) const {
   const Real** next = reinterpret_cast<const Real**>(memory);
   phases.clear();
-  thread_local Parts whole[kAxes], pieces[kAxes];
+  thread_local Parts parts[kAxes];
   for_each_phase(block, [&](const int64_t* r, const CellBlock& cells) {
-    for (int a = 0; a < kAxes; ++a) {
-      whole[a].assign(1, part_of(axis[a], r[a], cells.cell[a]));
-      cut(axis[a], r[a], cells.cell[a], pieces[a]);
-    }
-    // Pieces near borders are multiplied with fewer zeros, but are smaller: cut along the axes for which that is cheapest.
-    const Parts* best[kAxes] = {&whole[0], &whole[1], &whole[2]};
-    int64_t least = cost(best, cells.sample.size());
-    for (int axes = 1; axes < 1 << kAxes; ++axes) {
-      const Parts* parts[kAxes];
-      bool other = true;  // than what was tried before
-      for (int a = 0; a < kAxes; ++a) {
-        parts[a] = axes >> a & 1 ? &pieces[a] : &whole[a];
-        other = other && (parts[a] == &whole[a] || (pieces[a].size() > 1 && (cut_lines || a + 1 < kAxes)));
-      }
-      const int64_t sum = other ? cost(parts, cells.sample.size()) : least;
-      if (sum >= least) continue;
-      least = sum;
-      std::copy_n(parts, kAxes, best);
-    }
-    for (const Part& p0 : *best[0])
-      for (const Part& p1 : *best[1])
-        for (const Part& p2 : *best[2]) phases.push_back(point_phase(r, {cells.sample, {p0.cells, p1.cells, p2.cells}}, next));
+    cut_cheapest(r, cells, parts);
+    for (const Part& p0 : parts[0])
+      for (const Part& p1 : parts[1])
+        for (const Part& p2 : parts[2]) phases.push_back(point_phase(r, {cells.sample, {p0.cells, p1.cells, p2.cells}}, next));
   });
 }
 

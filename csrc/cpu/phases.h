@@ -92,6 +92,9 @@ struct BlockRows {
   Part part_of(const GatherAxis& axis, int64_t r, Range cells) const;
   // Of how many multiplied rows the time of those parts is.
   int64_t cost(const Parts* const* parts, int64_t samples) const;
+  // Cuts cells of a phase along the axes for which that is cheapest: pieces near borders are multiplied with fewer zeros, but are
+  // smaller.
+  void cut_cheapest(const int64_t* r, const CellBlock& cells, Parts* parts) const;
   // A line of so many positions in the list of a sample, `pitch` apart: `nothing` but for those that are `there`, of which the
   // first is `at`.
   template <class T, class Byte>

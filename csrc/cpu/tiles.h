@@ -181,10 +181,12 @@ struct Tiles {
   int max_chain_rows[kMaxVectors + 1];
   void (*gather_chains[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);
   void (*outer_chains[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);  // ask for nothing
-  bool matrices = false;  // gather, outer and wide tiles are of matrix registers: how they read `a` and weights
-  int depth_step = 1;     // the depth of gather tiles is a multiple of it
-  int row_step = 1;       // rows up to a multiple of it cost the same
-  bool asks = false;      // outer and wide tiles ask for `next`
+  // Gather, outer and wide tiles are of matrix registers: how they read `a` and weights. Their gather tiles take any number of
+  // rows.
+  bool matrices = false;
+  int depth_step = 1;  // the depth of gather tiles is a multiple of it
+  int row_step = 1;    // rows up to a multiple of it cost the same
+  bool asks = false;   // outer and wide tiles ask for `next`
   // Before and after those tiles of a thread, where given (ForTiles).
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;
