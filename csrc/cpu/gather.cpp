@@ -6,6 +6,9 @@
 // are not contiguous pass through a box in cache on their way in and out; so does an input that is not of the type `In` that the
 // tiles multiply. Results of 16 bits are rounded by the tiles, from sums that stay in cache.
 //
+// Where cells are few and weights many, writing these to memory packed and reading them again takes longer than multiplying: the
+// one block packs some units of its panels at a time, and multiplies them while they are in cache.
+//
 // Matrix registers multiply bf16 so much faster than vectors multiply float32 that a float32 is worth being split into the three
 // bf16 that it is the sum of, for six products (the three smallest of the nine are below its rounding), and a float16 into two,
 // for four. Weights that cannot be split are left to the kernel that multiplies them as they are, and so are blocks that read
@@ -17,6 +20,7 @@
 #include <functional>
 #include <mutex>
 
+#include "csrc/cpu/gather_input.h"
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/panels.h"
 #include "csrc/cpu/phase_sums.h"
@@ -31,7 +35,7 @@ namespace {
 // each of the input box, the output box and the panel of a phase.
 constexpr int64_t kBoxBytes = 256 << 10;
 // Processors with matrix registers have 2 MB of it.
-constexpr int64_t kMatrixBoxBytes = 768 << 10, kRowsOfRegister = 16;
+constexpr int64_t kMatrixBoxBytes = 768 << 10;
 constexpr int64_t kMaxCells = 512;            // of a block: beyond this a panel's trip into L1 is amortised
 constexpr int64_t kMinCells = 64;             // about ten tiles, for which a panel's trip into L1 is short
 constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
@@ -39,13 +43,12 @@ constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
 // each takes some 300, and then up to kMostItems.
 constexpr double kItemFlops = 4e6, kLongItemFlops = 64e6;
 constexpr int64_t kItems = 16, kMostItems = 64;
-constexpr int64_t kMostBeyond = 16;  // positions of a line outside the input, as zeros in a box
-constexpr int64_t kMostNowhere = 4;  // one of so many results may be computed for nothing, so that rows are evenly spaced
-constexpr int64_t kShortLine = 64;   // cells of which so many are near a border that a box with zeros pays
 // Each tap has its own cells where at most this share of all cells and taps meet in the input (with 7x7 of them and a kernel of
 // 5x5, 0.69), and the rest is worth that results are loaded and stored for each tap, which takes as long as so many terms.
 constexpr double kMostInside = 0.85;
 constexpr int64_t kTermsOfResult = 5;
+// More weights than this are packed in turn where cells are few: as many units of as many panels at a time as stay in the caches.
+constexpr int64_t kManyWeightBytes = 1 << 20, kTurnBytes = 2 << 20, kTurnSumBytes = 256 << 10;
 
 template <class In>
 class Gather final : public Plan {
@@ -71,17 +74,16 @@ class Gather final : public Plan {
     bool finite;  // and can be split, where they are
   };
   void choose_blocks(int threads);
+  bool choose_turns(int threads);
+  // Of results that are kept until they are complete.
+  int64_t row_width() const { return (in_turn_ ? panels_per_item_ : 1) * width_; }
+  int64_t out_per_cell() const { return axis_[0].out_step * axis_[1].out_step * axis_[2].out_step; }
   int64_t block_count() const;
   CellBlock block(int64_t index) const;
   void run_exactly(const Buffers& buffers, const Parallel& parallel, const Wanted& wanted) const;
   // Returns whether the input can be split; else nothing is computed.
   bool run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const PackedWeights& packed,
                  std::byte* scratch) const;
-  RowsAt<const std::byte> load_input(const Buffers& buffers, const CellBlock& block, int64_t group, Range line, In* box,
-                                     bool& splits) const;
-  bool load_rows(const void* from, const Box& shape, In* to) const;
-  Range line_of(int64_t begin, int64_t end) const;
-  int64_t listed(int64_t begin, int64_t end) const;
 
   bool matrices() const { return tiles_->depth_step > 1; }
   int64_t lanes() const { return tiles_->lanes; }
@@ -94,20 +96,22 @@ class Gather final : public Plan {
   Split split_;
   std::shared_ptr<const Gather<float>> exact_;
   GatherAxis axis_[kAxes];
-  Strides in_, out_;
+  Strides out_;
   int64_t channels_, columns_;  // of a group that are summed over, and of the result
-  int64_t depth_;               // the former in units of a tile, of one part
-  bool in_place_input_, in_place_output_, narrow_;
-  bool by_sample_;  // rows of a tile are of different samples
-  bool by_tap_;     // each tap with the positions that it reaches alone
   Panels<In> weights_;
+  int64_t depth_;  // channels that are summed over in units of a tile, of one part
+  GatherInput<In> in_;
+  bool in_place_output_, narrow_;
+  bool by_tap_;           // each tap with the positions that it reaches alone
+  bool in_turn_ = false;  // the one block packs its weights itself, some units at a time
+  Panels<In> turn_;
   PhaseSums<Real> phase_sums_;
   int64_t vectors_, width_, panels_;  // vectors and columns of a panel, panels of a group
   int64_t block_samples_, block_cells_[kAxes], panels_per_item_;
-  int64_t box_pitch_;
   // Workspace: shared parts, then the parts of each thread.
   Layout layout_;
-  Layout::Part panels_part_, zeros_part_, bias_part_, in_box_part_, out_box_part_, sums_part_, pointers_part_, nowhere_part_;
+  Layout::Part panels_part_, turn_part_, zeros_part_, bias_part_, in_box_part_, out_box_part_, sums_part_, pointers_part_,
+      nowhere_part_;
 };
 
 template <class In>
@@ -117,31 +121,26 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
       split_(split),
       exact_(exact ? std::make_shared<Gather<float>>(problem, *exact, threads) : nullptr),
       axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
-      in_(p_.operation == Operation::conv_transpose ? p_.x : p_.y),
       out_(p_.operation == Operation::conv_transpose ? p_.y : p_.x),
       channels_(weights_matrix(p_).depth),
       columns_(weights_matrix(p_).columns),
       weights_(p_, tiles, split.parts),
+      depth_(weights_.depth()),
+      in_(p_, tiles, split, axis_, channels_, depth_),
+      turn_(weights_),
       vectors_(weights_.vectors()),
       width_(weights_.width()),
       panels_(weights_.count()) {
-  depth_ = weights_.depth();
   narrow_ = result_bytes() < int64_t(sizeof(Real));
-  in_place_input_ =
-      !kSplit && result_bytes() == int64_t(sizeof(In)) && channels_ == depth_ * kTerms && (in_.channel == 1 || channels_ == 1);
-  // Of lines shorter than a register's rows the same position of 16 samples is evenly spaced.
-  by_sample_ = matrices() && axis_[2].cells < kRowsOfRegister && p_.geometry.batch >= kRowsOfRegister;
-  if (by_sample_) in_place_input_ = false;
-  const Range line = line_of(0, axis_[2].cells);
-  if (axis_[2].cells < kShortLine && (line.begin < 0 || line.end > axis_[2].in_extent)) in_place_input_ = false;
   double inside = 1;
   for (const GatherAxis& axis : axis_) inside *= axis.share_inside();
   by_tap_ = !matrices() && inside < std::min(kMostInside, double(depth_) / double(depth_ + kTermsOfResult));
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   const bool read_once = taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
-  phase_sums_ = PhaseSums<Real>(tiles, p_.type, split_, depth_, in_place_input_ && read_once);
+  phase_sums_ = PhaseSums<Real>(tiles, p_.type, split_, depth_, in_.in_place() && read_once);
 
-  choose_blocks(threads);
+  in_turn_ = choose_turns(threads);
+  if (!in_turn_) choose_blocks(threads);
 
   int64_t most_listed = 0;
   int64_t in_box = block_samples_, out_box = block_samples_, pointers = block_samples_;
@@ -151,25 +150,24 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
       int64_t first, last;
       const int64_t end = std::min(j + block_cells_[a], axis_[a].cells);
       axis_[a].reach(j, end, first, last);
-      longest = std::max(longest, a + 1 < kAxes ? last - first + 1 : line_of(j, end).size());
-      if (a + 1 == kAxes) most_listed = std::max(most_listed, listed(j, end));
+      longest = std::max(longest, a + 1 < kAxes ? last - first + 1 : in_.line_of(j, end).size());
+      if (a + 1 == kAxes) most_listed = std::max(most_listed, in_.listed(j, end));
     }
     in_box *= std::max<int64_t>(longest, 0);
     out_box *= block_cells_[a] * axis_[a].out_step;
     pointers *= a + 1 < kAxes ? block_cells_[a] : std::max(block_cells_[a], most_listed);
   }
   in_box += std::max<int64_t>(most_listed - 1, 0) * axis_[2].in_step;  // what is read behind the cells of the last line
-  const int64_t sums = narrow_ ? pointers * width_ : 0;
+  const int64_t sums = narrow_ ? pointers * row_width() * (in_turn_ ? out_per_cell() : 1) : 0;
   pointers = by_tap_ ? BlockRows<Real>::pointers_by_tap(pointers) : BlockRows<Real>::pointers(axis_, pointers, narrow_);
 
-  box_pitch_ = row_pitch(split_.parts * depth_ * kTerms, sizeof(In));
-
   const Geometry& g = p_.geometry;
-  panels_part_ = layout_.shared(weights_.bytes());  // not touched where weights are packed ahead
+  panels_part_ = layout_.shared(in_turn_ ? 0 : weights_.bytes());  // not touched where weights are packed ahead
+  turn_part_ = layout_.per_thread(in_turn_ ? panels_per_item_ * turn_.panel() * int64_t(sizeof(Real)) : 0);
   zeros_part_ = layout_.shared(split_.parts * depth_ * int64_t(sizeof(Real)));
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * int64_t(sizeof(Real)));
-  in_box_part_ = layout_.per_thread(in_place_input_ ? 0 : in_box * box_pitch_ * int64_t(sizeof(In)));
-  out_box_part_ = layout_.per_thread(in_place_output_ ? 0 : out_box * width_ * result_bytes());
+  in_box_part_ = layout_.per_thread(in_.in_place() ? 0 : in_box * in_.pitch() * int64_t(sizeof(In)));
+  out_box_part_ = layout_.per_thread(in_place_output_ ? 0 : out_box * row_width() * result_bytes());
   sums_part_ = layout_.per_thread(sums * int64_t(sizeof(Real)));
   pointers_part_ = layout_.per_thread(pointers * int64_t(sizeof(void*)));
   nowhere_part_ = layout_.per_thread(matrices() ? (in_place_output_ ? panels_ : 1) * width_ * result_bytes() : 0);
@@ -180,17 +178,17 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
 template <class In>
 void Gather<In>::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
-  int64_t out_per_cell = 1, in_per_cell = 1, cells = g.batch;
-  for (const GatherAxis& axis : axis_) out_per_cell *= axis.out_step, in_per_cell *= axis.in_step, cells *= axis.cells;
-  const int64_t together = by_sample_ ? kRowsOfRegister : 1;  // samples
+  int64_t in_per_cell = 1, cells = g.batch;
+  for (const GatherAxis& axis : axis_) in_per_cell *= axis.in_step, cells *= axis.cells;
+  const int64_t together = in_.by_sample() ? kRowsOfRegister : 1;  // samples
   const int64_t in_bytes = matrices() ? kMatrixBoxBytes : kBoxBytes;
   int64_t limit = kMaxCells;
   if (!by_tap_) limit = std::min(limit, kPointerBytes / (taps() * int64_t(sizeof(void*))));
-  if (!in_place_input_) limit = std::min(limit, in_bytes / (in_per_cell * split_.parts * channels_ * int64_t(sizeof(In))));
-  if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell * width_ * result_bytes()));
+  if (!in_.in_place()) limit = std::min(limit, in_bytes / (in_per_cell * split_.parts * channels_ * int64_t(sizeof(In))));
+  if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell() * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
   const int64_t least = std::min(kMinCells / 4, limit / 2);
-  const double flops = 2.0 * double(cells) * double(g.groups) * double(columns_) * double(channels_) * double(taps());
+  const double flops = 2.0 * double(g.w_size()) * double(cells);
   // A block whose values cannot be split is computed by other tiles: those of split values are the same for any number of
   // threads.
   const int64_t shared_by = kSplit ? kAnyThreads : threads;
@@ -216,6 +214,29 @@ void Gather<In>::choose_blocks(int threads) {
   }
 }
 
+// Few cells of many weights are one block: items of some of its panels, as many as there is room for. Returns whether threads
+// share them evenly.
+template <class In>
+bool Gather<In>::choose_turns(int threads) {
+  const Geometry& g = p_.geometry;
+  int64_t cells = g.batch;
+  for (const GatherAxis& axis : axis_) cells *= axis.cells;
+  if (kSplit || matrices() || p_.prepacked || weights_.bytes() < kManyWeightBytes) return false;
+  if (cells > std::min(kMaxCells, kPointerBytes / (taps() * int64_t(sizeof(void*))))) return false;
+  const double flops = 2.0 * double(g.w_size()) * double(cells);
+  const int64_t units = phase_sums_.units_at_once(vectors_), row = width_ * int64_t(sizeof(Real));
+  const int64_t room = std::min(kTurnBytes / (taps() * units * row), kTurnSumBytes / (cells * out_per_cell() * row));
+  for (int64_t panels = std::min(room, panels_); panels > 0; --panels) {
+    panels_per_item_ = even_part(panels_, panels);
+    if (!shared_evenly(g.groups * parts_of(panels_, panels_per_item_), flops, threads)) continue;
+    block_samples_ = g.batch;
+    for (int a = 0; a < kAxes; ++a) block_cells_[a] = axis_[a].cells;
+    turn_ = Panels<In>(p_, *tiles_, 1, units);
+    return true;
+  }
+  return false;
+}
+
 template <class In>
 int64_t Gather<In>::block_count() const {
   return parts_of(p_.geometry.batch, block_samples_) * piece_count([&](int a) { return axis_[a].cells; }, block_cells_);
@@ -236,7 +257,8 @@ std::string Gather<In>::describe() const {
   return "tile " + text(tiles_->max_rows[vectors_]) + "x" + text(width_) + ", block " + text(block_samples_) + "x" +
          text(block_cells_[0]) + "x" + text(block_cells_[1]) + "x" + text(block_cells_[2]) + ", " +
          text(block_count() * p_.geometry.groups * (parts_of(panels_, panels_per_item_))) + " items" +
-         (in_place_input_ ? "" : ", input boxed") + (in_place_output_ ? "" : ", output boxed");
+         (in_turn_ ? ", weights packed in turn" : "") + (in_.in_place() ? "" : ", input boxed") +
+         (in_place_output_ ? "" : ", output boxed");
 }
 
 template <class In>
@@ -250,11 +272,11 @@ void Gather<In>::run(const Buffers& buffers, const Parallel& parallel, const Wan
   if (buffers.bias)
     for (int64_t group = 0; group < g.groups; ++group)
       tiles_->widen(p_.type, element(buffers.bias, p_.type, group * columns_), bias + group * panels_ * width_, columns_);
-  PackedWeights packed{layout_.at<Real>(workspace, panels_part_), true};
+  PackedWeights packed{in_turn_ ? nullptr : layout_.at<Real>(workspace, panels_part_), true};
   if (buffers.packed) {
     const auto* header = static_cast<const PackedHeader*>(buffers.packed);
     packed = {reinterpret_cast<const Real*>(header + 1), header->finite != 0};
-  } else {
+  } else if (!in_turn_) {
     packed.finite = weights_.pack(buffers.w, parallel, layout_.at<Real>(workspace, panels_part_));
   }
   if (exact_ && !packed.finite) return run_exactly(buffers, parallel, nullptr);
@@ -308,99 +330,14 @@ void Gather<In>::pack(const Buffers& buffers, const Parallel& parallel, void* pa
   if (exact_) exact_->pack(buffers, parallel, static_cast<std::byte*>(packed) + own_packed_bytes());
 }
 
-// The positions of the innermost axis that a box holds, with zeros for those outside the input where matrix registers load rows:
-// at once only where they are evenly spaced.
-template <class In>
-Range Gather<In>::line_of(int64_t begin, int64_t end) const {
-  Range line;
-  axis_[2].reach(begin, end, line.begin, line.end);
-  if (line.end < line.begin) return {0, 0};
-  if (matrices()) {
-    Range beyond;
-    axis_[2].reach_beyond(begin, end, beyond.begin, beyond.end);
-    if (beyond.size() <= line.size() + kMostBeyond) line = beyond;
-  }
-  return {line.begin, line.end + 1};
-}
-
-// How many positions are listed of a line of a block with cells that are not blocks of rows of a register: on through the zeros
-// to the next line of a box, or to the end of a block, whichever is less; 0 where that would be many, or nothing would be even.
-template <class In>
-int64_t Gather<In>::listed(int64_t begin, int64_t end) const {
-  const int64_t cells = end - begin;
-  if (!matrices() || in_place_input_ || by_sample_ || cells % kRowsOfRegister == 0) return 0;
-  const Range line = line_of(begin, end);
-  Range beyond;
-  axis_[2].reach_beyond(begin, end, beyond.begin, beyond.end);
-  if (line.begin > beyond.begin || line.end <= beyond.end) return 0;
-  int64_t least = round_up(cells, kRowsOfRegister);
-  if (axis_[1].in_step == 1 && axis_[2].in_step == 1) least = std::min(least, line.size());
-  return (least - cells) * kMostNowhere <= cells ? least : 0;
-}
-
-// Where the rows of input channels of the block lie: in the tensor itself, or in `box`, where they are brought, with `line` of
-// the innermost axis.
-template <class In>
-RowsAt<const std::byte> Gather<In>::load_input(const Buffers& buffers, const CellBlock& block, int64_t group, Range line, In* box,
-                                               bool& splits) const {
-  const void* in = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
-  const int64_t start = group * channels_ * in_.channel, size = sizeof(In);
-  if (in_place_input_)
-    return {static_cast<const std::byte*>(element(in, p_.type, start)),
-            in_.outer * size,
-            {in_.axis[0] * size, in_.axis[1] * size, in_.axis[2] * size}};
-  Box shape{{}, {in_.axis[0], in_.axis[1], in_.axis[2]}, channels_, in_.channel};
-  int64_t offset = start, first[kAxes];
-  bool empty = false;
-  for (int a = 0; a < kAxes; ++a) {
-    int64_t last;
-    axis_[a].reach(block.cell[a].begin, block.cell[a].end, first[a], last);
-    empty = empty || last < first[a];
-    shape.extent[a] = last - first[a] + 1;
-    offset += first[a] * in_.axis[a];
-  }
-  if (empty) return {};
-  const int64_t before = std::max<int64_t>(first[2] - line.begin, 0), lines = shape.extent[0] * shape.extent[1];
-  const int64_t row = box_pitch_ * size, sample = lines * line.size() * box_pitch_;
-  const bool whole = line.size() == shape.extent[2];
-  Box of_line = shape;
-  of_line.extent[0] = of_line.extent[1] = 1;
-  for (int64_t n = block.sample.begin; n < block.sample.end; ++n) {
-    const std::byte* from = static_cast<const std::byte*>(element(in, p_.type, n * in_.outer + offset));
-    for (int64_t l = 0; l < (whole ? 1 : lines); ++l) {
-      In* to = box + (n - block.sample.begin) * sample + l * line.size() * box_pitch_;
-      const void* source = element(from, p_.type, l / shape.extent[1] * shape.stride[0] + l % shape.extent[1] * shape.stride[1]);
-      std::fill(to, to + before * box_pitch_, In{});
-      if (!load_rows(source, whole ? shape : of_line, to + before * box_pitch_)) splits = false;
-      std::fill(to + (before + shape.extent[2]) * box_pitch_, to + line.size() * box_pitch_, In{});
-    }
-  }
-  for (int64_t p = 0; !kSplit && channels_ < kTerms * depth_ && p < block.sample.size() * lines * line.size(); ++p)
-    std::fill(box + p * box_pitch_ + channels_, box + p * box_pitch_ + kTerms * depth_, In{});
-  RowsAt<const std::byte> rows{
-      reinterpret_cast<const std::byte*>(box), sample * size, {shape.extent[1] * line.size() * row, line.size() * row, row}};
-  rows.origin = rows.at(-block.sample.begin, -first[0], -first[1], -line.begin);
-  return rows;
-}
-
-// Returns whether all can be split.
-template <class In>
-bool Gather<In>::load_rows(const void* from, const Box& shape, In* to) const {
-  if constexpr (kSplit) {
-    return split_box(*tiles_, p_.type, from, shape, split_.parts, reinterpret_cast<uint16_t*>(to), box_pitch_, kTerms * depth_);
-  } else {
-    load_box(*tiles_, p_.type, from, shape, to, box_pitch_);
-    return true;
-  }
-}
-
 template <class In>
 bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels,
                            const PackedWeights& packed, std::byte* scratch) const {
   bool splits = true;
   const Range all{0, axis_[2].in_extent};
-  Range line = in_place_input_ ? all : line_of(block.cell[2].begin, block.cell[2].end);
-  const RowsAt<const std::byte> in = load_input(buffers, block, group, line, layout_.at<In>(scratch, in_box_part_), splits);
+  Range line = in_.in_place() ? all : in_.line_of(block.cell[2].begin, block.cell[2].end);
+  const RowsAt<const std::byte> in = in_.load(p_.operation == Operation::conv_transpose ? buffers.x : buffers.y, block, group,
+                                              line, layout_.at<In>(scratch, in_box_part_), splits);
   // An infinity or NaN among the weights times a zero would spoil what does not read it.
   if (!packed.finite) line = {std::max(line.begin, all.begin), std::min(line.end, all.end)};
   if (!splits) return false;
@@ -420,7 +357,7 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
       shape.extent[a] = std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent) - first[a];
       corner += first[a] * out_.axis[a];
     }
-    const int64_t row = width_ * size;
+    const int64_t row = row_width() * size;
     out = {out_box, shape.positions() * row, {shape.extent[1] * shape.extent[2] * row, shape.extent[2] * row, row}};
     out.origin = out.at(-block.sample.begin, -first[0], -first[1], -first[2]);
   }
@@ -434,36 +371,44 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
                              zeros,
                              line,
                              narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
-                             width_,
-                             by_sample_,
+                             row_width(),
+                             in_turn_,
+                             in_.by_sample(),
                              tiles_->max_rows[vectors_],
                              !matrices(),
-                             packed.finite ? listed(block.cell[2].begin, block.cell[2].end) : 0,
+                             packed.finite ? in_.listed(block.cell[2].begin, block.cell[2].end) : 0,
                              layout_.at<std::byte>(scratch, nowhere_part_)};
   std::byte* pointers = layout_.at<std::byte>(scratch, pointers_part_);
   if (!by_tap_) rows.point(block, pointers, phases);
 
-  const Real* group_panels = packed.data + group * weights_.group();
   const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
-  for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
-    const int64_t first = panel * width_, vectors = weights_.vectors_of(panel);
-    const PhasePanel<Real> of_panel{.weights = group_panels + panel * weights_.panel(),
-                                    .tap_pitch = weights_.tap(vectors),
-                                    .vectors = vectors,
-                                    .columns = std::min(width_, columns_ - first),
-                                    .out_offset = in_place_output_ ? first : 0,
-                                    .bias = bias + first};
-    if (by_tap_) {
-      rows.point_by_tap(block, pointers, [&](const Phase<Real>& part) { phase_sums_.run(part, of_panel); });
-    } else {
-      for (const Phase<Real>& phase : phases)
-        packed.finite ? phase_sums_.run(phase, of_panel) : phase_sums_.run_exactly(phase, of_panel, zeros);
+  Real* turn = layout_.at<Real>(scratch, turn_part_);
+  const int64_t at_once = packed.data ? depth_ : phase_sums_.units_at_once(vectors_);
+  for (int64_t first_unit = 0; first_unit < depth_; first_unit += at_once) {
+    const Range units{first_unit, std::min(first_unit + at_once, depth_)};
+    const bool finite = packed.data ? packed.finite : turn_.pack(buffers.w, group, panels, units, turn);
+    for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+      const int64_t first = panel * width_, vectors = weights_.vectors_of(panel), beside = in_turn_ ? panel - panels.begin : 0;
+      const PhasePanel<Real> of_panel{.weights = packed.data ? packed.data + group * weights_.group() + panel * weights_.panel()
+                                                             : turn + beside * turn_.panel() - units.begin * vectors * lanes(),
+                                      .tap_pitch = packed.data ? weights_.tap(vectors) : turn_.tap(vectors),
+                                      .vectors = vectors,
+                                      .columns = std::min(width_, columns_ - first),
+                                      .out_offset = in_place_output_ ? first : beside * width_,
+                                      .sums_offset = beside * width_,
+                                      .bias = bias + first};
+      if (by_tap_) {
+        rows.point_by_tap(block, pointers, [&](const Phase<Real>& part) { phase_sums_.run(part, of_panel, units); });
+      } else {
+        for (const Phase<Real>& phase : phases)
+          finite ? phase_sums_.run(phase, of_panel, units) : phase_sums_.run_exactly(phase, of_panel, units, zeros);
+      }
+      if (in_place_output_ || units.end < depth_) continue;
+      shape.channels = of_panel.columns;
+      for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
+        move_box(*tiles_, p_.type, out_box + (n - block.sample.begin) * out.sample + beside * width_ * size, row_width(),
+                 element(result, p_.type, n * out_.outer + corner + first * out_.channel), shape);
     }
-    if (in_place_output_) continue;
-    shape.channels = of_panel.columns;
-    for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
-      move_box(*tiles_, p_.type, out_box + (n - block.sample.begin) * out.sample, width_,
-               element(result, p_.type, n * out_.outer + corner + first * out_.channel), shape);
   }
   return true;
 }

@@ -12,7 +12,8 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kStage = 256;  // elements of a row that are converted at a time before they are transposed
+constexpr int64_t kStage = 256;     // elements of a row that are converted at a time before they are transposed
+constexpr int64_t kUnitsAhead = 4;  // whose columns are asked for while those of a panel are packed
 
 template <class Real>
 bool computes_in(Type type) {
@@ -354,14 +355,25 @@ void PanelPacker<Real>::copy(const void* weights, int64_t first_column, Range un
     }
   };
   switch (order_) {
-    case Order::columns:
-      return for_each_tap([&](int64_t k, int64_t tap) {
-        for (int64_t c = begin; c < end; ++c) {
-          Real* to = panel + k * tap_pitch_ + c * width_;
-          load_run(from, tap + terms_ * c * w_.depth_stride, c, columns, to);
-          std::fill(to + columns, to + width_, Real(0));
-        }
-      });
+    case Order::columns: {
+      const RowsAhead ahead(type_, columns, w_.depth_stride, kUnitsAhead * terms_);
+      const auto row = [&](int64_t k, int64_t tap, int64_t c) {
+        Real* to = panel + k * tap_pitch_ + c * width_;
+        const int64_t first = tap + terms_ * c * w_.depth_stride;
+        for (int64_t t = 0; t < terms_; ++t) ahead.ask(element(from, type_, first + t * w_.depth_stride));
+        load_run(from, first, c, columns, to);
+        std::fill(to + columns, to + width_, Real(0));
+      };
+      // As they lie in memory.
+      if (w_.depth_stride > w_.tap_stride[kAxes - 1]) {
+        for (int64_t c = begin; c < end; ++c) for_each_tap([&](int64_t k, int64_t tap) { row(k, tap, c); });
+      } else {
+        for_each_tap([&](int64_t k, int64_t tap) {
+          for (int64_t c = begin; c < end; ++c) row(k, tap, c);
+        });
+      }
+      return;
+    }
     case Order::everything:
       return transpose(terms_ * begin * tap_count_, begin, offsets_.data() + begin * tap_count_, (end - begin) * tap_count_,
                        panel);

@@ -20,7 +20,7 @@ WeightsMatrix weights_matrix(const Problem& p) {
 }
 
 template <class In>
-Panels<In>::Panels(const Problem& p, const Tiles<Real>& tiles, int parts)
+Panels<In>::Panels(const Problem& p, const Tiles<Real>& tiles, int parts, int64_t room)
     : tiles_(&tiles),
       type_(p.type),
       parts_(parts),
@@ -30,12 +30,13 @@ Panels<In>::Panels(const Problem& p, const Tiles<Real>& tiles, int parts)
   constexpr int64_t kTerms = Operand<In>::terms;
   const WeightsMatrix matrix = weights_matrix(p);
   depth_ = round_up(parts_of(matrix.depth, kTerms), tiles.depth_step);
+  room_ = room > 0 ? room : depth_;
   const int64_t total = parts_of(matrix.columns, tiles.lanes);
   vectors_ = even_part(total, tiles.max_vectors);
   count_ = parts_of(total, vectors_);
   last_vectors_ = total - (count_ - 1) * vectors_;
   for (int64_t vectors : {vectors_, last_vectors_})
-    packers_.emplace_back(tiles, type_, matrix, vectors * tiles.lanes, kSplit ? 1 : kTerms, kSplit ? kTerms * depth_ : depth_);
+    packers_.emplace_back(tiles, type_, matrix, vectors * tiles.lanes, kSplit ? 1 : kTerms, kSplit ? kTerms * depth_ : room_);
 }
 
 template <class In>
@@ -75,6 +76,20 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
     pack_part(panel / count_, panel % count_, {row, std::min(row + run, depth_)}, {tap, std::min(tap + at_once, taps_)});
   });
   return good;
+}
+
+template <class In>
+bool Panels<In>::pack(const void* weights, int64_t group, Range panels, Range units, Real* to) const {
+  // A few rows of columns of all panels while their lines are in L1.
+  const int64_t rows = packers_[0].columns_together() && panels.size() > 1 ? 4 : units.size();
+  bool finite = true;
+  for (int64_t c = units.begin; c < units.end; c += rows)
+    for (int64_t p = panels.begin; p < panels.end; ++p)
+      finite = packers_[p == count_ - 1].pack(element(weights, type_, group * group_stride_), p * width(),
+                                              {c, std::min(c + rows, units.end)}, {0, taps_},
+                                              to + (p - panels.begin) * panel() - units.begin * vectors_of(p) * tiles_->lanes) &&
+               finite;
+  return finite;
 }
 
 // Some units and taps of a panel.

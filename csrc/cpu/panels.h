@@ -16,7 +16,8 @@ class Panels {
   using Real = typename Operand<In>::Real;
   static constexpr bool kSplit = std::is_same_v<In, SplitBf16>;
 
-  Panels(const Problem& problem, const Tiles<Real>& tiles, int parts);
+  // Each tap has room for so many units at a time, or where that is 0 for all.
+  Panels(const Problem& problem, const Tiles<Real>& tiles, int parts, int64_t room = 0);
 
   int64_t depth() const { return depth_; }      // units of a tap, of one part
   int64_t count() const { return count_; }      // of a group
@@ -25,12 +26,14 @@ class Panels {
   // The last one may be narrower.
   int64_t vectors_of(int64_t panel) const { return panel + 1 < count_ ? vectors_ : last_vectors_; }
   // From one tap, panel and group to the next.
-  int64_t tap(int64_t vectors) const { return tap_pitch<Real>(parts_ * depth_, vectors * tiles_->lanes); }
+  int64_t tap(int64_t vectors) const { return tap_pitch<Real>(parts_ * room_, vectors * tiles_->lanes); }
   int64_t panel() const { return taps_ * tap(vectors_); }
   int64_t group() const { return count_ * panel(); }
   int64_t bytes() const { return groups_ * group() * int64_t(sizeof(Real)); }
   // Threads take parts of a panel. Returns whether all weights are finite, and can be split where they are.
   bool pack(const void* weights, const Parallel& parallel, Real* to) const;
+  // Some units, as many as there is room for, of some panels. What is not split.
+  bool pack(const void* weights, int64_t group, Range panels, Range units, Real* to) const;
 
  private:
   bool pack_split(const void* weights, int64_t panel, Range units, Range taps, Real* to) const;
@@ -38,7 +41,7 @@ class Panels {
   const Tiles<Real>* tiles_;
   Type type_;
   int parts_;
-  int64_t groups_, group_stride_, taps_, depth_, count_, vectors_, last_vectors_;
+  int64_t groups_, group_stride_, taps_, depth_, room_, count_, vectors_, last_vectors_;
   std::vector<PanelPacker<Real>> packers_;  // for the panels, and for the last one
 };
 

@@ -19,25 +19,36 @@ PhaseSums<Real>::PhaseSums(const Tiles<Real>& tiles, Type type, Split split, int
     : tiles_(&tiles), type_(type), split_(split), depth_(depth), ask_for_rows_(ask_for_rows) {}
 
 template <class Real>
-void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& panel) const {
-  if (phase.taps == 0) return run(phase, panel, {0, 0, 0, 0, phase.fresh, phase.done});
-  // A slice of the panel that fits L1 at a time: several taps, or a part of one.
-  const int64_t width = panel.vectors * tiles_->lanes;
-  const int64_t slice =
-      tiles_->depth_step > 1 ? kLongTerms : std::clamp<int64_t>(kPanelBytes / (width * int64_t(sizeof(Real))), 8, kMaxTerms);
+int64_t PhaseSums<Real>::slice(int64_t vectors) const {
+  if (tiles_->depth_step > 1) return kLongTerms;
+  return std::clamp<int64_t>(kPanelBytes / (vectors * tiles_->lanes * int64_t(sizeof(Real))), 8, kMaxTerms);
+}
+
+template <class Real>
+int64_t PhaseSums<Real>::units_at_once(int64_t vectors) const {
+  return round_up(parts_of(depth_, parts_of(depth_, slice(vectors))), tiles_->depth_step);
+}
+
+template <class Real>
+void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& panel, Range units) const {
+  const bool first = phase.fresh && units.begin == 0, last = phase.done && units.end == depth_;
+  if (phase.taps == 0) {
+    if (first || last) run(phase, panel, {0, 0, 0, 0, first, last});
+    return;
+  }
+  const int64_t slice = this->slice(panel.vectors), part = units_at_once(panel.vectors);
   // Of few channels shorter sums: there torch, which sums each tap by itself, has shorter ones too.
   const int64_t terms = depth_ > kFewChannels ? slice : slice / 2;
   const int64_t taps_at_once = std::clamp<int64_t>(terms / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
-  const int64_t parts = parts_of(depth_, slice), part = round_up(parts_of(depth_, parts), tiles_->depth_step);
   // Taps are summed together by their place among all of the phase, so that no bit depends on which of them a block leaves out.
-  for (int64_t tap = 0, next; tap < phase.taps; tap = next) {
-    for (next = tap + 1; next < phase.taps && phase.tap_order[next] / taps_at_once == phase.tap_order[tap] / taps_at_once;)
-      ++next;
-    for (int64_t c = 0; c < depth_; c += part)
+  for (int64_t c = units.begin; c < units.end; c += part)
+    for (int64_t tap = 0, next; tap < phase.taps; tap = next) {
+      for (next = tap + 1; next < phase.taps && phase.tap_order[next] / taps_at_once == phase.tap_order[tap] / taps_at_once;)
+        ++next;
       run(phase, panel,
-          {tap, next - tap, c, std::min(part, depth_ - c), phase.fresh && tap == 0 && c == 0,
-           phase.done && next == phase.taps && c + part >= depth_});
-  }
+          {tap, next - tap, c, std::min(part, units.end - c), first && c == units.begin && tap == 0,
+           last && c + part >= units.end && next == phase.taps});
+    }
 }
 
 template <class Real>
@@ -52,7 +63,7 @@ void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& pane
                         pass.first,
                         pass.depth,
                         phase.out,
-                        narrow() ? 0 : panel.out_offset,
+                        narrow() ? panel.sums_offset : panel.out_offset,
                         pass.fresh ? panel.bias : nullptr,
                         panel.columns,
                         0,
@@ -82,18 +93,19 @@ void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& pane
 }
 
 template <class Real>
-void PhaseSums<Real>::run_exactly(const Phase<Real>& phase, const PhasePanel<Real>& panel, const Real* zeros) const {
+void PhaseSums<Real>::run_exactly(const Phase<Real>& phase, const PhasePanel<Real>& panel, Range units, const Real* zeros) const {
   const auto sum = tiles_->gather[panel.vectors][1];
-  const int64_t sums_offset = narrow() ? 0 : panel.out_offset;
+  const int64_t sums_offset = narrow() ? panel.sums_offset : panel.out_offset;
   for (int64_t i = 0; i < phase.positions; ++i) {
-    sum({1, nullptr, 0, nullptr, 0, 0, 0, phase.out + i, sums_offset, panel.bias, panel.columns});
+    if (units.begin == 0) sum({1, nullptr, 0, nullptr, 0, 0, 0, phase.out + i, sums_offset, panel.bias, panel.columns});
     for (int64_t t = 0; t < phase.taps; ++t) {
       const Real* const* row = phase.rows + t * phase.positions + i;
       const Real* tap_panel = panel.weights + phase.tap_index[t] * panel.tap_pitch;
-      if (*row != zeros) sum({1, row, 0, &tap_panel, 1, 0, depth_, phase.out + i, sums_offset, nullptr, panel.columns});
+      if (*row != zeros)
+        sum({1, row, 0, &tap_panel, 1, units.begin, units.size(), phase.out + i, sums_offset, nullptr, panel.columns});
     }
-    if (narrow())
-      sum({1, nullptr, 0, nullptr, 0, 0, 0, phase.out + i, 0, nullptr, panel.columns, 0, phase.narrow + i,
+    if (narrow() && units.end == depth_)
+      sum({1, nullptr, 0, nullptr, 0, 0, 0, phase.out + i, sums_offset, nullptr, panel.columns, 0, phase.narrow + i,
            panel.out_offset * bytes_of(type_), type_});
   }
 }

@@ -108,11 +108,15 @@ void BlockRows<Real>::point(const CellBlock& block, std::byte* memory, std::vect
   const Real** next = reinterpret_cast<const Real**>(memory);
   phases.clear();
   thread_local Parts parts[kAxes];
+  int64_t first_sum = 0;
   for_each_phase(block, [&](const int64_t* r, const CellBlock& cells) {
     cut_cheapest(r, cells, parts);
     for (const Part& p0 : parts[0])
       for (const Part& p1 : parts[1])
-        for (const Part& p2 : parts[2]) phases.push_back(point_phase(r, {cells.sample, {p0.cells, p1.cells, p2.cells}}, next));
+        for (const Part& p2 : parts[2]) {
+          phases.push_back(point_phase(r, {cells.sample, {p0.cells, p1.cells, p2.cells}}, first_sum, next));
+          if (keep_sums) first_sum += phases.back().positions;
+        }
   });
 }
 
@@ -156,7 +160,7 @@ void BlockRows<Real>::list(T** list, const CellBlock& cells, int64_t line, const
 }
 
 template <class Real>
-Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, const CellBlock& cells, const Real**& next) const {
+Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, const CellBlock& cells, int64_t first_sum, const Real**& next) const {
   const Range c0 = cells.cell[0], c1 = cells.cell[1], c2 = cells.cell[2];
   const int64_t length = listed ? listed : c2.size(), positions = c0.size() * c1.size() * length;  // of a line, of a sample
   Phase<Real> phase{cells.sample.size() * positions, 0, nullptr, nullptr, nullptr, nullptr, nullptr, true, true};
@@ -168,7 +172,7 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, const CellBlock& cell
   if (sums) {
     phase.narrow = results;
     phase.out = const_cast<Real**>(next);
-    for (int64_t i = 0; i < phase.positions; ++i) *next++ = sums + i * sums_pitch;
+    for (int64_t i = 0; i < phase.positions; ++i) *next++ = sums + (first_sum + i) * sums_pitch;
   }
   const auto &taps0 = axis[0].phases[size_t(r[0])], &taps1 = axis[1].phases[size_t(r[1])], &taps2 = axis[2].phases[size_t(r[2])];
   const size_t taps = taps0.size() * taps1.size() * taps2.size();
@@ -209,6 +213,7 @@ Phase<Real> BlockRows<Real>::point_phase(const int64_t* r, const CellBlock& cell
 template <class Real>
 void BlockRows<Real>::point_by_tap(const CellBlock& block, std::byte* memory,
                                    const std::function<void(const Phase<Real>&)>& run) const {
+  int64_t first_sum = 0;
   for_each_phase(block, [&](const int64_t* r, const CellBlock& all) {
     const int64_t out_step[kAxes] = {axis[0].out_step, axis[1].out_step, axis[2].out_step};
     const int64_t in_step[kAxes] = {axis[0].in_step, axis[1].in_step, axis[2].in_step};
@@ -216,7 +221,8 @@ void BlockRows<Real>::point_by_tap(const CellBlock& block, std::byte* memory,
     RowsAt<std::byte> added = results;  // to which products are added
     if (sums) {
       const int64_t row = sums_pitch * int64_t(sizeof(Real)), line = all.cell[2].size() * row;
-      added = {reinterpret_cast<std::byte*>(sums), all.cells() * row, {all.cell[1].size() * line, line, row}};
+      added = {
+          reinterpret_cast<std::byte*>(sums + first_sum * sums_pitch), all.cells() * row, {all.cell[1].size() * line, line, row}};
       added.origin = added.at(-all.sample.begin, -all.cell[0].begin, -all.cell[1].begin, -all.cell[2].begin);
     }
     auto** first = reinterpret_cast<Real**>(memory);
@@ -248,6 +254,7 @@ void BlockRows<Real>::point_by_tap(const CellBlock& block, std::byte* memory,
         for (const Tap& t2 : axis[2].phases[size_t(r[2])])
           if (!with_bias || &t0 != f0 || &t1 != f1 || &t2 != f2) one_tap(t0, t1, t2, false);
     if (sums) no_taps(false, true);
+    if (keep_sums) first_sum += all.sample.size() * all.cells();
   });
 }
 

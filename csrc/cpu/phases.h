@@ -60,6 +60,7 @@ struct BlockRows {
   Range beyond;       // where it has them, and the input's own positions
   Real* sums;         // of each position, where results are narrow, else null
   int64_t sums_pitch;
+  bool keep_sums;   // of one phase while others are summed
   bool by_sample;   // positions in the order of their samples for each cell, else of their cells for each sample
   int64_t tallest;  // rows of a tile
   bool cut_lines;   // whether the cells of a line may be in several parts
@@ -104,7 +105,8 @@ struct BlockRows {
   void list_samples(T** list, int64_t samples, int64_t positions, int64_t sample, const void* nothing) const;
   template <class T, class Byte>
   void list(T** list, const CellBlock& cells, int64_t line, const RowsAt<Byte>& of_cells) const;
-  Phase<Real> point_phase(const int64_t* r, const CellBlock& cells, const Real**& next) const;
+  // With sums from row `first_sum` on.
+  Phase<Real> point_phase(const int64_t* r, const CellBlock& cells, int64_t first_sum, const Real**& next) const;
 };
 
 }  // namespace torch_ext::cpu

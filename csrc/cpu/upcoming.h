@@ -12,8 +12,8 @@ namespace torch_ext::cpu {
 // copies of groups of 32 channels of 128 take two thirds of the time.
 class RowsAhead {
  public:
-  RowsAhead(Type type, int64_t channels, int64_t stride)
-      : bytes_(channels * bytes_of(type)), distance_(kRows * stride * bytes_of(type)) {
+  RowsAhead(Type type, int64_t channels, int64_t stride, int64_t rows = 16)
+      : bytes_(channels * bytes_of(type)), distance_(rows * stride * bytes_of(type)) {
     if (stride == channels || bytes_ > kShort) bytes_ = 0;
   }
   void ask(const void* row) const {
@@ -22,7 +22,7 @@ class RowsAhead {
   }
 
  private:
-  static constexpr int64_t kRows = 16, kShort = 256;
+  static constexpr int64_t kShort = 256;
   int64_t bytes_, distance_;
 };
 

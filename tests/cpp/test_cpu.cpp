@@ -504,6 +504,44 @@ TEST(Gather, SumsASampleAlikeInEveryBatch) {
   }
 }
 
+// Few cells of many weights: these are packed a part at a time, where threads share the panels. No bit depends on it, and a NaN
+// among the weights of one part reaches what reads it alone.
+TEST(Gather, PacksManyWeightsInTurn) {
+  Harness harness;
+  const Case c = parse_case("turn n1 g1 c530:120 i2x3 k4x3 s2x1 d1x1 pb1x1 pe1x1 op0x0");
+  int in_turn = 0;
+  for (int k = 0; k < cpu::kernel_count(); ++k) {
+    const std::string kernel = cpu::kernel_name(k);
+    if (kernel.rfind("gather__", 0) || !cpu::kernel_supported(k, cpu::detected_isa())) continue;
+    for (Operation operation : {Operation::conv_transpose, Operation::backward_data})
+      for (Type type : {Type::f32, Type::f64, Type::bf16})
+        for (int layout = 0; layout < 3; ++layout) {
+          const Problem p = make_problem(c, operation, type, kLayouts[layout], true);
+          const MakePlan make_plan = [&](const Problem& problem, int threads) {
+            return cpu::make_plan(problem, cpu::detected_isa(), threads, kernel.c_str());
+          };
+          const auto plan = make_plan(p, 1);
+          if (!plan) continue;
+          in_turn += plan->describe().find("in turn") != std::string::npos;
+          expect_same_bits(harness, make_plan, c, p);
+          Data data = reals(c.geometry, type, 1);
+          const auto finite = harness.run(*plan, p, data, shuffled(1));
+          const auto index = int64_t(data.w.size() / 2);
+          data.w[size_t(index)] = std::nan("");
+          const auto bits = harness.run(*plan, p, data, shuffled(1));
+          const Reach reach = reach_of(c, operation, Place::w, index);
+          expect_all(
+              {*plan, p, c.line}, int64_t(bits.size()),
+              [&](int64_t e) {
+                const double value = value_of(bits[e], type), without = value_of(finite[e], type);
+                return reach.reads[e] ? !std::isnan(value) : !(std::abs(value - without) <= 0.01 * (1 + std::abs(without)));
+              },
+              [&](int64_t e) { return reach.reads[e] ? "not the NaN that it reads" : "changed by a NaN that it does not read"; });
+        }
+  }
+  EXPECT_GT(in_turn, 0);
+}
+
 // ---- What is asked for ahead of time ---------------------------------------------------------------------------------------
 
 // No line twice, none outside, all in so many steps; the last one of a piece may be missing where the piece does not begin a
