@@ -75,12 +75,23 @@ class Gather final : public Plan {
   };
   void choose_blocks(int threads);
   bool choose_turns(int threads);
+  Upcoming weights_ahead(const Buffers& buffers, int64_t group, Range panels, Range units, int64_t steps) const;
   // Of results that are kept until they are complete.
   int64_t row_width() const { return (in_turn_ ? panels_per_item_ : 1) * width_; }
   int64_t out_per_cell() const { return axis_[0].out_step * axis_[1].out_step * axis_[2].out_step; }
   int64_t block_count() const;
   CellBlock block(int64_t index) const;
   void run_exactly(const Buffers& buffers, const Parallel& parallel, const Wanted& wanted) const;
+  // Where the results of a block go, and how: into the tensor itself, or into a box from where each panel is moved there.
+  struct Target {
+    void* tensor;
+    int64_t corner;  // of the block in it, in elements
+    const std::byte* box;
+    RowsAt<std::byte> rows;
+    Box shape;
+  };
+  Target target(const Buffers& buffers, const CellBlock& block, int64_t group, std::byte* box) const;
+  void move_panel(const Target& target, Range samples, int64_t panel, int64_t beside) const;
   // Returns whether the input can be split; else nothing is computed.
   bool run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const PackedWeights& packed,
                  std::byte* scratch) const;
@@ -331,6 +342,43 @@ void Gather<In>::pack(const Buffers& buffers, const Parallel& parallel, void* pa
 }
 
 template <class In>
+typename Gather<In>::Target Gather<In>::target(const Buffers& buffers, const CellBlock& block, int64_t group,
+                                               std::byte* box) const {
+  const int64_t size = result_bytes();
+  Target t{p_.operation == Operation::conv_transpose ? buffers.y : buffers.x,
+           group * columns_ * out_.channel,
+           box,
+           {},
+           {{}, {out_.axis[0], out_.axis[1], out_.axis[2]}, 0, out_.channel}};
+  if (in_place_output_) {
+    t.rows = {static_cast<std::byte*>(element(t.tensor, p_.type, t.corner)),
+              out_.outer * size,
+              {out_.axis[0] * size, out_.axis[1] * size, out_.axis[2] * size}};
+    return t;
+  }
+  int64_t first[kAxes];
+  for (int a = 0; a < kAxes; ++a) {
+    first[a] = block.cell[a].begin * axis_[a].out_step;
+    t.shape.extent[a] = std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent) - first[a];
+    t.corner += first[a] * out_.axis[a];
+  }
+  const int64_t row = row_width() * size, line = t.shape.extent[2] * row;
+  t.rows = {box, t.shape.positions() * row, {t.shape.extent[1] * line, line, row}};
+  t.rows.origin = t.rows.at(-block.sample.begin, -first[0], -first[1], -first[2]);
+  return t;
+}
+
+// From the box, where its columns lie behind those of so many panels.
+template <class In>
+void Gather<In>::move_panel(const Target& t, Range samples, int64_t panel, int64_t beside) const {
+  Box shape = t.shape;
+  shape.channels = std::min(width_, columns_ - panel * width_);
+  for (int64_t n = samples.begin; n < samples.end; ++n)
+    move_box(*tiles_, p_.type, t.box + (n - samples.begin) * t.rows.sample + beside * width_ * result_bytes(), row_width(),
+             element(t.tensor, p_.type, n * out_.outer + t.corner + panel * width_ * out_.channel), shape);
+}
+
+template <class In>
 bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels,
                            const PackedWeights& packed, std::byte* scratch) const {
   bool splits = true;
@@ -341,33 +389,14 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
   // An infinity or NaN among the weights times a zero would spoil what does not read it.
   if (!packed.finite) line = {std::max(line.begin, all.begin), std::min(line.end, all.end)};
   if (!splits) return false;
-  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
-  void* result = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
-  int64_t corner = group * columns_ * out_.channel;
-  const int64_t size = result_bytes();
-  std::byte* out_box = layout_.at<std::byte>(scratch, out_box_part_);
-  RowsAt<std::byte> out{static_cast<std::byte*>(result) + corner * size,
-                        out_.outer * size,
-                        {out_.axis[0] * size, out_.axis[1] * size, out_.axis[2] * size}};
-  Box shape{{}, {out_.axis[0], out_.axis[1], out_.axis[2]}, 0, out_.channel};
-  if (!in_place_output_) {
-    int64_t first[kAxes];
-    for (int a = 0; a < kAxes; ++a) {
-      first[a] = block.cell[a].begin * axis_[a].out_step;
-      shape.extent[a] = std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent) - first[a];
-      corner += first[a] * out_.axis[a];
-    }
-    const int64_t row = row_width() * size;
-    out = {out_box, shape.positions() * row, {shape.extent[1] * shape.extent[2] * row, shape.extent[2] * row, row}};
-    out.origin = out.at(-block.sample.begin, -first[0], -first[1], -first[2]);
-  }
-
+  const Target to = target(buffers, block, group, layout_.at<std::byte>(scratch, out_box_part_));
   thread_local std::vector<Phase<Real>> phases;
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Real* zeros = layout_.at<Real>(workspace, zeros_part_);
   const BlockRows<Real> rows{axis_,
                              p_.geometry.axis,
                              in,
-                             out,
+                             to.rows,
                              zeros,
                              line,
                              narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
@@ -379,38 +408,54 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
                              packed.finite ? in_.listed(block.cell[2].begin, block.cell[2].end) : 0,
                              layout_.at<std::byte>(scratch, nowhere_part_)};
   std::byte* pointers = layout_.at<std::byte>(scratch, pointers_part_);
+  phases.clear();
   if (!by_tap_) rows.point(block, pointers, phases);
 
-  const Real* bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_;
   Real* turn = layout_.at<Real>(scratch, turn_part_);
   const int64_t at_once = packed.data ? depth_ : phase_sums_.units_at_once(vectors_);
-  for (int64_t first_unit = 0; first_unit < depth_; first_unit += at_once) {
-    const Range units{first_unit, std::min(first_unit + at_once, depth_)};
+  for (int64_t unit = 0; unit < depth_; unit += at_once) {
+    const Range units{unit, std::min(unit + at_once, depth_)}, next{units.end, std::min(units.end + at_once, depth_)};
     const bool finite = packed.data ? packed.finite : turn_.pack(buffers.w, group, panels, units, turn);
+    Upcoming next_weights;
+    Upcoming* ahead = nullptr;  // by tap, tiles are too few to ask on their way
+    if (!packed.data && !by_tap_ && next.size() > 0) {
+      int64_t tiles = 0;
+      for (const Phase<Real>& phase : phases) tiles += phase.taps * parts_of(phase.positions, tiles_->max_rows[vectors_]);
+      next_weights = weights_ahead(buffers, group, panels, next, panels.size() * tiles);
+      ahead = &next_weights;
+    }
     for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
       const int64_t first = panel * width_, vectors = weights_.vectors_of(panel), beside = in_turn_ ? panel - panels.begin : 0;
       const PhasePanel<Real> of_panel{.weights = packed.data ? packed.data + group * weights_.group() + panel * weights_.panel()
-                                                             : turn + beside * turn_.panel() - units.begin * vectors * lanes(),
-                                      .tap_pitch = packed.data ? weights_.tap(vectors) : turn_.tap(vectors),
+                                                             : turn + beside * turn_.panel() - unit * vectors * lanes(),
+                                      .tap_pitch = (packed.data ? weights_ : turn_).tap(vectors),
                                       .vectors = vectors,
                                       .columns = std::min(width_, columns_ - first),
                                       .out_offset = in_place_output_ ? first : beside * width_,
                                       .sums_offset = beside * width_,
-                                      .bias = bias + first};
-      if (by_tap_) {
-        rows.point_by_tap(block, pointers, [&](const Phase<Real>& part) { phase_sums_.run(part, of_panel, units); });
-      } else {
-        for (const Phase<Real>& phase : phases)
-          finite ? phase_sums_.run(phase, of_panel, units) : phase_sums_.run_exactly(phase, of_panel, units, zeros);
-      }
-      if (in_place_output_ || units.end < depth_) continue;
-      shape.channels = of_panel.columns;
-      for (int64_t n = block.sample.begin; n < block.sample.end; ++n)
-        move_box(*tiles_, p_.type, out_box + (n - block.sample.begin) * out.sample + beside * width_ * size, row_width(),
-                 element(result, p_.type, n * out_.outer + corner + first * out_.channel), shape);
+                                      .bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_ + first,
+                                      .ahead = ahead};
+      if (by_tap_) rows.point_by_tap(block, pointers, [&](const Phase<Real>& part) { phase_sums_.run(part, of_panel, units); });
+      for (const Phase<Real>& phase : phases)
+        finite ? phase_sums_.run(phase, of_panel, units) : phase_sums_.run_exactly(phase, of_panel, units, zeros);
+      if (!in_place_output_ && units.end == depth_) move_panel(to, block.sample, panel, beside);
     }
   }
   return true;
+}
+
+// Some units of some panels, in so many steps.
+template <class In>
+Upcoming Gather<In>::weights_ahead(const Buffers& buffers, int64_t group, Range panels, Range units, int64_t steps) const {
+  const Geometry& g = p_.geometry;
+  const Range columns{panels.begin * width_, std::min(panels.end * width_, columns_)};
+  const Range channels{units.begin * kTerms, std::min(units.end * kTerms, channels_)};
+  const bool forward = p_.operation == Operation::conv_transpose;
+  Upcoming ahead(steps);
+  ahead.reads(
+      p_.type, element(buffers.w, p_.type, group * g.x_channels * p_.w.outer), p_.w,
+      {forward ? channels : columns, forward ? columns : channels, {{0, g.axis[0].w}, {0, g.axis[1].w}, {0, g.axis[2].w}}});
+  return ahead;
 }
 
 bool accepts(const Problem& p) {

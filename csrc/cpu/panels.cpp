@@ -80,8 +80,8 @@ bool Panels<In>::pack(const void* weights, const Parallel& parallel, Real* to) c
 
 template <class In>
 bool Panels<In>::pack(const void* weights, int64_t group, Range panels, Range units, Real* to) const {
-  // A few rows of columns of all panels while their lines are in L1.
-  const int64_t rows = packers_[0].columns_together() && panels.size() > 1 ? 4 : units.size();
+  constexpr int64_t kRows = 4;  // of columns, for one panel after the other while their lines are in L1
+  const int64_t rows = packers_[0].columns_together() && panels.size() > 1 ? kRows : units.size();
   bool finite = true;
   for (int64_t c = units.begin; c < units.end; c += rows)
     for (int64_t p = panels.begin; p < panels.end; ++p)

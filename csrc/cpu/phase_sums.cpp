@@ -84,6 +84,7 @@ void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& pane
     const int64_t rows = std::min(round_up((phase.positions - m) / (count - i), tiles_->row_step), phase.positions - m);
     tile.count = int(rows);
     tile.next = ask_for_rows_ && m + 2 * rows <= phase.positions ? rows : 0;
+    if (panel.ahead) panel.ahead->step();
     tiles_->gather[panel.vectors][rows](tile);
     tile.rows += rows;
     tile.out += rows;

@@ -14,6 +14,7 @@ struct PhasePanel {
   int64_t tap_pitch, vectors, columns;
   int64_t out_offset, sums_offset;  // of its columns in a row of results, and of sums where results are narrow
   const Real* bias;
+  Upcoming* ahead = nullptr;  // where given, a step of it is asked for with each tile
 };
 
 template <class Real>
