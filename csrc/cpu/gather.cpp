@@ -417,7 +417,7 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
     const Range units{unit, std::min(unit + at_once, depth_)}, next{units.end, std::min(units.end + at_once, depth_)};
     const bool finite = packed.data ? packed.finite : turn_.pack(buffers.w, group, panels, units, turn);
     Upcoming next_weights;
-    Upcoming* ahead = nullptr;  // by tap, tiles are too few to ask on their way
+    Upcoming* ahead = nullptr;  // none by tap, where the number of tiles is not known before
     if (!packed.data && !by_tap_ && next.size() > 0) {
       int64_t tiles = 0;
       for (const Phase<Real>& phase : phases) tiles += phase.taps * parts_of(phase.positions, tiles_->max_rows[vectors_]);

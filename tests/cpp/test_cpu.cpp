@@ -506,9 +506,9 @@ TEST(Gather, SumsASampleAlikeInEveryBatch) {
 
 // Few cells of many weights: these are packed a part at a time, where threads share the panels. No bit depends on it, and a NaN
 // among the weights of one part reaches what reads it alone.
-TEST(Gather, PacksManyWeightsInTurn) {
+void expect_packed_in_turn(const std::string& line) {
   Harness harness;
-  const Case c = parse_case("turn n1 g1 c530:120 i2x3 k4x3 s2x1 d1x1 pb1x1 pe1x1 op0x0");
+  const Case c = parse_case(line);
   int in_turn = 0;
   for (int k = 0; k < cpu::kernel_count(); ++k) {
     const std::string kernel = cpu::kernel_name(k);
@@ -540,6 +540,12 @@ TEST(Gather, PacksManyWeightsInTurn) {
         }
   }
   EXPECT_GT(in_turn, 0);
+}
+
+TEST(Gather, PacksManyWeightsInTurn) { expect_packed_in_turn("one n1 g1 c530:120 i2x3 k4x3 s2x1 d1x1 pb1x1 pe1x1 op0x0"); }
+
+TEST(Gather, PacksManyWeightsOfGroupsInTurn) {
+  expect_packed_in_turn("groups n2 g3 c570:216 i3x2 k3x3 s2x2 d1x1 pb1x1 pe1x1 op1x0");
 }
 
 // ---- What is asked for ahead of time ---------------------------------------------------------------------------------------
