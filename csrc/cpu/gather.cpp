@@ -19,6 +19,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <optional>
 
 #include "csrc/cpu/gather_input.h"
 #include "csrc/cpu/kernels.h"
@@ -75,9 +76,14 @@ class Gather final : public Plan {
   };
   void choose_blocks(int threads);
   bool choose_turns(int threads);
-  Upcoming weights_ahead(const Buffers& buffers, int64_t group, Range panels, Range units, int64_t steps) const;
   // Of results that are kept until they are complete.
-  int64_t row_width() const { return (in_turn_ ? panels_per_item_ : 1) * width_; }
+  int64_t row_width() const { return (turn_ ? panels_per_item_ : 1) * width_; }
+  int64_t cells() const { return p_.geometry.batch * axis_[0].cells * axis_[1].cells * axis_[2].cells; }
+  double flops() const { return 2.0 * double(p_.geometry.w_size()) * double(cells()); }
+  // Of a block.
+  int64_t most_cells() const {
+    return by_tap_ ? kMaxCells : std::min(kMaxCells, kPointerBytes / (taps() * int64_t(sizeof(void*))));
+  }
   int64_t out_per_cell() const { return axis_[0].out_step * axis_[1].out_step * axis_[2].out_step; }
   int64_t block_count() const;
   CellBlock block(int64_t index) const;
@@ -96,7 +102,6 @@ class Gather final : public Plan {
   bool run_block(const Buffers& buffers, const CellBlock& block, int64_t group, Range panels, const PackedWeights& packed,
                  std::byte* scratch) const;
 
-  bool matrices() const { return tiles_->depth_step > 1; }
   int64_t lanes() const { return tiles_->lanes; }
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t result_bytes() const { return bytes_of(p_.type); }
@@ -113,9 +118,8 @@ class Gather final : public Plan {
   int64_t depth_;  // channels that are summed over in units of a tile, of one part
   GatherInput<In> in_;
   bool in_place_output_, narrow_;
-  bool by_tap_;           // each tap with the positions that it reaches alone
-  bool in_turn_ = false;  // the one block packs its weights itself, some units at a time
-  Panels<In> turn_;
+  bool by_tap_;                     // each tap with the positions that it reaches alone
+  std::optional<Panels<In>> turn_;  // where the one block packs its weights itself, some units at a time
   PhaseSums<Real> phase_sums_;
   int64_t vectors_, width_, panels_;  // vectors and columns of a panel, panels of a group
   int64_t block_samples_, block_cells_[kAxes], panels_per_item_;
@@ -138,20 +142,18 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
       weights_(p_, tiles, split.parts),
       depth_(weights_.depth()),
       in_(p_, tiles, split, axis_, channels_, depth_),
-      turn_(weights_),
       vectors_(weights_.vectors()),
       width_(weights_.width()),
       panels_(weights_.count()) {
   narrow_ = result_bytes() < int64_t(sizeof(Real));
   double inside = 1;
   for (const GatherAxis& axis : axis_) inside *= axis.share_inside();
-  by_tap_ = !matrices() && inside < std::min(kMostInside, double(depth_) / double(depth_ + kTermsOfResult));
+  by_tap_ = !tiles_->matrices && inside < std::min(kMostInside, double(depth_) / double(depth_ + kTermsOfResult));
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   const bool read_once = taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
   phase_sums_ = PhaseSums<Real>(tiles, p_.type, split_, depth_, in_.in_place() && read_once);
 
-  in_turn_ = choose_turns(threads);
-  if (!in_turn_) choose_blocks(threads);
+  if (!choose_turns(threads)) choose_blocks(threads);
 
   int64_t most_listed = 0;
   int64_t in_box = block_samples_, out_box = block_samples_, pointers = block_samples_;
@@ -169,19 +171,19 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
     pointers *= a + 1 < kAxes ? block_cells_[a] : std::max(block_cells_[a], most_listed);
   }
   in_box += std::max<int64_t>(most_listed - 1, 0) * axis_[2].in_step;  // what is read behind the cells of the last line
-  const int64_t sums = narrow_ ? pointers * row_width() * (in_turn_ ? out_per_cell() : 1) : 0;
+  const int64_t sums = narrow_ ? pointers * row_width() * (turn_ ? out_per_cell() : 1) : 0;
   pointers = by_tap_ ? BlockRows<Real>::pointers_by_tap(pointers) : BlockRows<Real>::pointers(axis_, pointers, narrow_);
 
   const Geometry& g = p_.geometry;
-  panels_part_ = layout_.shared(in_turn_ ? 0 : weights_.bytes());  // not touched where weights are packed ahead
-  turn_part_ = layout_.per_thread(in_turn_ ? panels_per_item_ * turn_.panel() * int64_t(sizeof(Real)) : 0);
+  panels_part_ = layout_.shared(turn_ ? 0 : weights_.bytes());  // not touched where weights are packed ahead
+  turn_part_ = layout_.per_thread(turn_ ? panels_per_item_ * turn_->panel() * int64_t(sizeof(Real)) : 0);
   zeros_part_ = layout_.shared(split_.parts * depth_ * int64_t(sizeof(Real)));
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * int64_t(sizeof(Real)));
   in_box_part_ = layout_.per_thread(in_.in_place() ? 0 : in_box * in_.pitch() * int64_t(sizeof(In)));
   out_box_part_ = layout_.per_thread(in_place_output_ ? 0 : out_box * row_width() * result_bytes());
   sums_part_ = layout_.per_thread(sums * int64_t(sizeof(Real)));
   pointers_part_ = layout_.per_thread(pointers * int64_t(sizeof(void*)));
-  nowhere_part_ = layout_.per_thread(matrices() ? (in_place_output_ ? panels_ : 1) * width_ * result_bytes() : 0);
+  nowhere_part_ = layout_.per_thread(tiles_->matrices ? (in_place_output_ ? panels_ : 1) * width_ * result_bytes() : 0);
   layout_.finish(threads);
 }
 
@@ -189,17 +191,16 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
 template <class In>
 void Gather<In>::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
-  int64_t in_per_cell = 1, cells = g.batch;
-  for (const GatherAxis& axis : axis_) in_per_cell *= axis.in_step, cells *= axis.cells;
+  int64_t in_per_cell = 1;
+  for (const GatherAxis& axis : axis_) in_per_cell *= axis.in_step;
   const int64_t together = in_.by_sample() ? kRowsOfRegister : 1;  // samples
-  const int64_t in_bytes = matrices() ? kMatrixBoxBytes : kBoxBytes;
-  int64_t limit = kMaxCells;
-  if (!by_tap_) limit = std::min(limit, kPointerBytes / (taps() * int64_t(sizeof(void*))));
+  const int64_t in_bytes = tiles_->matrices ? kMatrixBoxBytes : kBoxBytes;
+  int64_t limit = most_cells();
   if (!in_.in_place()) limit = std::min(limit, in_bytes / (in_per_cell * split_.parts * channels_ * int64_t(sizeof(In))));
   if (!in_place_output_) limit = std::min(limit, kBoxBytes / (out_per_cell() * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
   const int64_t least = std::min(kMinCells / 4, limit / 2);
-  const double flops = 2.0 * double(g.w_size()) * double(cells);
+  const double flops = this->flops();
   // A block whose values cannot be split is computed by other tiles: those of split values are the same for any number of
   // threads.
   const int64_t shared_by = kSplit ? kAnyThreads : threads;
@@ -230,19 +231,15 @@ void Gather<In>::choose_blocks(int threads) {
 template <class In>
 bool Gather<In>::choose_turns(int threads) {
   const Geometry& g = p_.geometry;
-  int64_t cells = g.batch;
-  for (const GatherAxis& axis : axis_) cells *= axis.cells;
-  if (kSplit || matrices() || p_.prepacked || weights_.bytes() < kManyWeightBytes) return false;
-  if (cells > std::min(kMaxCells, kPointerBytes / (taps() * int64_t(sizeof(void*))))) return false;
-  const double flops = 2.0 * double(g.w_size()) * double(cells);
+  if (kSplit || tiles_->matrices || p_.prepacked || weights_.bytes() < kManyWeightBytes || cells() > most_cells()) return false;
   const int64_t units = phase_sums_.units_at_once(vectors_), row = width_ * int64_t(sizeof(Real));
-  const int64_t room = std::min(kTurnBytes / (taps() * units * row), kTurnSumBytes / (cells * out_per_cell() * row));
+  const int64_t room = std::min(kTurnBytes / (taps() * units * row), kTurnSumBytes / (cells() * out_per_cell() * row));
   for (int64_t panels = std::min(room, panels_); panels > 0; --panels) {
     panels_per_item_ = even_part(panels_, panels);
-    if (!shared_evenly(g.groups * parts_of(panels_, panels_per_item_), flops, threads)) continue;
+    if (!shared_evenly(g.groups * parts_of(panels_, panels_per_item_), flops(), threads)) continue;
     block_samples_ = g.batch;
     for (int a = 0; a < kAxes; ++a) block_cells_[a] = axis_[a].cells;
-    turn_ = Panels<In>(p_, *tiles_, 1, units);
+    turn_.emplace(p_, *tiles_, 1, units);
     return true;
   }
   return false;
@@ -268,7 +265,7 @@ std::string Gather<In>::describe() const {
   return "tile " + text(tiles_->max_rows[vectors_]) + "x" + text(width_) + ", block " + text(block_samples_) + "x" +
          text(block_cells_[0]) + "x" + text(block_cells_[1]) + "x" + text(block_cells_[2]) + ", " +
          text(block_count() * p_.geometry.groups * (parts_of(panels_, panels_per_item_))) + " items" +
-         (in_turn_ ? ", weights packed in turn" : "") + (in_.in_place() ? "" : ", input boxed") +
+         (turn_ ? ", weights packed in turn" : "") + (in_.in_place() ? "" : ", input boxed") +
          (in_place_output_ ? "" : ", output boxed");
 }
 
@@ -283,11 +280,11 @@ void Gather<In>::run(const Buffers& buffers, const Parallel& parallel, const Wan
   if (buffers.bias)
     for (int64_t group = 0; group < g.groups; ++group)
       tiles_->widen(p_.type, element(buffers.bias, p_.type, group * columns_), bias + group * panels_ * width_, columns_);
-  PackedWeights packed{in_turn_ ? nullptr : layout_.at<Real>(workspace, panels_part_), true};
+  PackedWeights packed{turn_ ? nullptr : layout_.at<Real>(workspace, panels_part_), true};
   if (buffers.packed) {
     const auto* header = static_cast<const PackedHeader*>(buffers.packed);
     packed = {reinterpret_cast<const Real*>(header + 1), header->finite != 0};
-  } else if (!in_turn_) {
+  } else if (!turn_) {
     packed.finite = weights_.pack(buffers.w, parallel, layout_.at<Real>(workspace, panels_part_));
   }
   if (exact_ && !packed.finite) return run_exactly(buffers, parallel, nullptr);
@@ -401,40 +398,42 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
                              line,
                              narrow_ ? layout_.at<Real>(scratch, sums_part_) : nullptr,
                              row_width(),
-                             in_turn_,
+                             turn_.has_value(),
                              in_.by_sample(),
                              tiles_->max_rows[vectors_],
-                             !matrices(),
+                             !tiles_->matrices,
                              packed.finite ? in_.listed(block.cell[2].begin, block.cell[2].end) : 0,
                              layout_.at<std::byte>(scratch, nowhere_part_)};
   std::byte* pointers = layout_.at<std::byte>(scratch, pointers_part_);
   phases.clear();
   if (!by_tap_) rows.point(block, pointers, phases);
 
-  Real* turn = layout_.at<Real>(scratch, turn_part_);
+  // Packed weights of all units, or of some at a time; by tap, the number of tiles is not known before.
+  const Panels<In>& held = packed.data ? weights_ : *turn_;
   const int64_t at_once = packed.data ? depth_ : phase_sums_.units_at_once(vectors_);
+  Real* turn = layout_.at<Real>(scratch, turn_part_);
+  const Real* first_panel = packed.data ? packed.data + group * held.group() + panels.begin * held.panel() : turn;
+  int64_t tiles = 0;
+  for (const Phase<Real>& phase : phases) tiles += phase.taps * parts_of(phase.positions, tiles_->max_rows[vectors_]);
   for (int64_t unit = 0; unit < depth_; unit += at_once) {
     const Range units{unit, std::min(unit + at_once, depth_)}, next{units.end, std::min(units.end + at_once, depth_)};
-    const bool finite = packed.data ? packed.finite : turn_.pack(buffers.w, group, panels, units, turn);
-    Upcoming next_weights;
-    Upcoming* ahead = nullptr;  // none by tap, where the number of tiles is not known before
-    if (!packed.data && !by_tap_ && next.size() > 0) {
-      int64_t tiles = 0;
-      for (const Phase<Real>& phase : phases) tiles += phase.taps * parts_of(phase.positions, tiles_->max_rows[vectors_]);
-      next_weights = weights_ahead(buffers, group, panels, next, panels.size() * tiles);
-      ahead = &next_weights;
-    }
+    const bool finite = packed.data ? packed.finite : held.pack(buffers.w, group, panels, units, turn);
+    const bool asks = tiles > 0 && next.size() > 0;
+    Upcoming ahead;
+    if (asks)
+      ahead = weights_ahead(p_, buffers.w, group, {panels.begin * width_, std::min(panels.end * width_, columns_)},
+                            {next.begin * kTerms, std::min(next.end * kTerms, channels_)}, panels.size() * tiles);
     for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
-      const int64_t first = panel * width_, vectors = weights_.vectors_of(panel), beside = in_turn_ ? panel - panels.begin : 0;
-      const PhasePanel<Real> of_panel{.weights = packed.data ? packed.data + group * weights_.group() + panel * weights_.panel()
-                                                             : turn + beside * turn_.panel() - unit * vectors * lanes(),
-                                      .tap_pitch = (packed.data ? weights_ : turn_).tap(vectors),
+      const int64_t first = panel * width_, vectors = weights_.vectors_of(panel), beside = turn_ ? panel - panels.begin : 0;
+      const int64_t before = packed.data ? 0 : unit * vectors * lanes();  // weights of units that have been there
+      const PhasePanel<Real> of_panel{.weights = first_panel + (panel - panels.begin) * held.panel() - before,
+                                      .tap_pitch = held.tap(vectors),
                                       .vectors = vectors,
                                       .columns = std::min(width_, columns_ - first),
                                       .out_offset = in_place_output_ ? first : beside * width_,
                                       .sums_offset = beside * width_,
                                       .bias = layout_.at<Real>(workspace, bias_part_) + group * panels_ * width_ + first,
-                                      .ahead = ahead};
+                                      .ahead = asks ? &ahead : nullptr};
       if (by_tap_) rows.point_by_tap(block, pointers, [&](const Phase<Real>& part) { phase_sums_.run(part, of_panel, units); });
       for (const Phase<Real>& phase : phases)
         finite ? phase_sums_.run(phase, of_panel, units) : phase_sums_.run_exactly(phase, of_panel, units, zeros);
@@ -442,20 +441,6 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
     }
   }
   return true;
-}
-
-// Some units of some panels, in so many steps.
-template <class In>
-Upcoming Gather<In>::weights_ahead(const Buffers& buffers, int64_t group, Range panels, Range units, int64_t steps) const {
-  const Geometry& g = p_.geometry;
-  const Range columns{panels.begin * width_, std::min(panels.end * width_, columns_)};
-  const Range channels{units.begin * kTerms, std::min(units.end * kTerms, channels_)};
-  const bool forward = p_.operation == Operation::conv_transpose;
-  Upcoming ahead(steps);
-  ahead.reads(
-      p_.type, element(buffers.w, p_.type, group * g.x_channels * p_.w.outer), p_.w,
-      {forward ? channels : columns, forward ? columns : channels, {{0, g.axis[0].w}, {0, g.axis[1].w}, {0, g.axis[2].w}}});
-  return ahead;
 }
 
 bool accepts(const Problem& p) {

@@ -26,7 +26,7 @@ GatherInput<In>::GatherInput(const Problem& p, const Tiles<Real>& tiles, Split s
       depth_(depth),
       pitch_(row_pitch(split.parts * depth * kTerms, sizeof(In))),
       // Of lines shorter than a register's rows the same position of 16 samples is evenly spaced.
-      by_sample_(matrices() && axis[2].cells < kRowsOfRegister && p.geometry.batch >= kRowsOfRegister) {
+      by_sample_(tiles_->matrices && axis[2].cells < kRowsOfRegister && p.geometry.batch >= kRowsOfRegister) {
   const bool same = !kSplit && bytes_of(type_) == int64_t(sizeof(In)) && channels_ == depth_ * kTerms;
   const Range line = line_of(0, axis_[2].cells);
   const bool needs_zeros = axis_[2].cells < kShortLine && (line.begin < 0 || line.end > axis_[2].in_extent);
@@ -39,7 +39,7 @@ Range GatherInput<In>::line_of(int64_t begin, int64_t end) const {
   Range line;
   axis_[2].reach(begin, end, line.begin, line.end);
   if (line.end < line.begin) return {0, 0};
-  if (matrices()) {
+  if (tiles_->matrices) {
     Range beyond;
     axis_[2].reach_beyond(begin, end, beyond.begin, beyond.end);
     if (beyond.size() <= line.size() + kMostBeyond) line = beyond;
@@ -52,7 +52,7 @@ Range GatherInput<In>::line_of(int64_t begin, int64_t end) const {
 template <class In>
 int64_t GatherInput<In>::listed(int64_t begin, int64_t end) const {
   const int64_t cells = end - begin;
-  if (!matrices() || in_place_ || by_sample_ || cells % kRowsOfRegister == 0) return 0;
+  if (!tiles_->matrices || in_place_ || by_sample_ || cells % kRowsOfRegister == 0) return 0;
   const Range line = line_of(begin, end);
   Range beyond;
   axis_[2].reach_beyond(begin, end, beyond.begin, beyond.end);

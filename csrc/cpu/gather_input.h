@@ -33,7 +33,6 @@ class GatherInput {
   RowsAt<const std::byte> load(const void* in, const CellBlock& block, int64_t group, Range line, In* box, bool& splits) const;
 
  private:
-  bool matrices() const { return tiles_->depth_step > 1; }
   bool load_rows(const void* from, const Box& shape, In* to) const;
 
   const Tiles<Real>* tiles_;

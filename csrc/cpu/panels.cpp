@@ -19,6 +19,15 @@ WeightsMatrix weights_matrix(const Problem& p) {
   return m;
 }
 
+Upcoming weights_ahead(const Problem& p, const void* weights, int64_t group, Range columns, Range channels, int64_t steps) {
+  const bool forward = p.operation == Operation::conv_transpose;
+  Patch patch{forward ? channels : columns, forward ? columns : channels, {}};
+  for (int a = 0; a < kAxes; ++a) patch.axis[a] = {0, p.geometry.axis[a].w};
+  Upcoming ahead(steps);
+  ahead.reads(p.type, element(weights, p.type, group * p.geometry.x_channels * p.w.outer), p.w, patch);
+  return ahead;
+}
+
 template <class In>
 Panels<In>::Panels(const Problem& p, const Tiles<Real>& tiles, int parts, int64_t room)
     : tiles_(&tiles),

@@ -5,10 +5,13 @@
 #include <vector>
 
 #include "csrc/cpu/split.h"
+#include "csrc/cpu/upcoming.h"
 
 namespace torch_ext::cpu {
 
 WeightsMatrix weights_matrix(const Problem& problem);
+// Asks for the weights of some columns and some channels that are summed over of that matrix, in so many steps.
+Upcoming weights_ahead(const Problem& problem, const void* weights, int64_t group, Range columns, Range channels, int64_t steps);
 
 template <class In>
 class Panels {

@@ -20,7 +20,7 @@ PhaseSums<Real>::PhaseSums(const Tiles<Real>& tiles, Type type, Split split, int
 
 template <class Real>
 int64_t PhaseSums<Real>::slice(int64_t vectors) const {
-  if (tiles_->depth_step > 1) return kLongTerms;
+  if (tiles_->matrices) return kLongTerms;
   return std::clamp<int64_t>(kPanelBytes / (vectors * tiles_->lanes * int64_t(sizeof(Real))), 8, kMaxTerms);
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "csrc/cpu/pack.h"
+#include "csrc/cpu/panels.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/winograd.h"
 
@@ -211,12 +212,7 @@ Upcoming Winograd::results_ahead(const Pass& pass) const {
 
 // Some channels of a panel.
 Upcoming Winograd::weights_ahead(const Buffers& buffers, const Block& b, int64_t panel, Range channels, const Pass& pass) const {
-  const Range columns{panel * width_, std::min((panel + 1) * width_, columns_)};
-  Patch patch{forward_ ? channels : columns, forward_ ? columns : channels, {}};
-  for (int a = 0; a < kAxes; ++a) patch.axis[a] = {0, p_.geometry.axis[a].w};
-  Upcoming ahead(results(pass.of) * steps(pass));
-  ahead.reads(p_.type, element(buffers.w, p_.type, b.group * p_.geometry.x_channels * p_.w.outer), p_.w, patch);
-  return ahead;
+  return cpu::weights_ahead(p_, buffers.w, b.group, part(panel, width_, columns_), channels, results(pass.of) * steps(pass));
 }
 
 // Register tiles of a pass.
