@@ -46,6 +46,7 @@ struct GatherTile {
   // Of tables that ask: what is to be read soon, in bytes. At every 64 bytes of a row the next step is asked for.
   const void* soon = nullptr;
   int64_t soon_step = 0;
+  int64_t asked_results = 0;  // rows from those of the tile to those whose results are asked for
 };
 
 // An outer-product tile: out[m*out_pitch + n] (+)= sum over runs r, p < count of a[r][p*a_pitch + m] * b[r][p*b_pitch + n], added

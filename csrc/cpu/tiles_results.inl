@@ -3,7 +3,8 @@
 
 // Asks for the lines of the results of a row, so that they come while the sums are made.
 template <class V, int Vectors>
-inline __attribute__((always_inline)) void prefetch_results(const GatherTile<typename V::Real>& t, int m) {
+inline __attribute__((always_inline)) void prefetch_results(const GatherTile<typename V::Real>& t, int64_t m) {
+  m += t.asked_results;
   using Real = typename V::Real;
   constexpr int in_line = 64 / V::lanes / 2;  // vectors of 16-bit results in a line
   if (sizeof(Real) == 4 && t.narrow) {

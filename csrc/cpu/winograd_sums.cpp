@@ -30,8 +30,8 @@ constexpr WinogradLeast kLeastOfTwos[] = {{32, 2048, 200, 1.25}, {16, 512, 300, 
 constexpr WinogradLeast kLeastOfThrees[] = {{64, 8192, 200, 1.3}, {32, 2048, 140, 1.4}, {32, 1024, 600, 2.2}};
 constexpr int64_t kLeastBoxedProduct = 2048;
 // Where phases differ in their taps, x is transformed for each class of them.
-constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1000, 1.25}, {64, 4096, 1000, 1.25}, {64, 4096, 4096, 1.25}};
-constexpr int64_t kLeastBoxedProductOfClasses = 8192;  // along two axes; boxes of others cost too much
+constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1000, 1.25}, {64, 4096, 1000, 1.25}, {64, 4096, 1400, 1.35}};
+constexpr int64_t kLeastBoxedProductOfClasses[] = {INT64_MAX, 8192, 4096};  // boxes along one axis cost too much
 constexpr int64_t kLeastOfSegments = 200;
 constexpr int64_t kMostBoxedAtOnce = 64 << 20;  // bytes
 
@@ -220,7 +220,7 @@ bool WinogradSums::pays() const {
   if (boxed && one_class && product * p_.geometry.groups < kLeastBoxedProduct) return false;
   const double boxes = double(p_.geometry.x_size() + p_.geometry.y_size()) * sizeof(float);
   if (boxed && parts_ == 1 && boxes > kMostBoxedAtOnce) return false;
-  if (boxed && !one_class && (grid().axes != 2 || product < kLeastBoxedProductOfClasses)) return false;
+  if (boxed && !one_class && product < kLeastBoxedProductOfClasses[grid().axes - 1]) return false;
   return least.reached(m_, n_) && grid().saved(p_.geometry) >= least.saved &&
          grid().count(p_.geometry.batch) * grid().results >= least.results;
 }
