@@ -29,6 +29,13 @@ namespace {
 // tap, unless taps are many, or they need conversion.
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kManyTaps = 64;
+// Few channels of y leave vectors of other kernels empty, and lines of small planes do, while rows of weights here are as long as
+// taps are many. What planes of so many positions need for that: elements of weights, and of a row of them. (512 to 4 channels,
+// k10 s5 d2, 20x20: 0.7 of the time; 128 to 8, k8 s4, 7x7: 0.27.)
+// Where other kernels multiply pairs of bf16, that is so of fewer channels in the smallest planes.
+constexpr int64_t kFewChannels = 12, kFewChannelsOfPairs = 8, kMostPositionsOfFew = 512, kLeastRowOfFew = 64;
+constexpr struct { int64_t positions, weights; } kLeastOfFew[] = {{64, 8 << 10}, {128, 16 << 10}, {400, 32 << 10}};
+constexpr int64_t kPositions = 128;  // of an item that multiplies them by pieces of rows
 // From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
 constexpr int64_t kTapsOfPanels = 256;
 constexpr int64_t kItems = 64;
@@ -39,6 +46,19 @@ constexpr int64_t kChannels = 64;    // of x that are brought in order at a time
 constexpr int64_t kColumnBytes = 128 << 10, kMostColumnBytes = 4 << 20, kMostItems = 16;
 // Rows of weights at a time of backward_data, and elements of them.
 constexpr int64_t kDotted = 32, kSlice = 1024;
+
+// Whether a forward layer to few channels is small enough.
+bool few_channels(const Problem& p, Isa isa, int64_t lanes) {
+  const Geometry& g = p.geometry;
+  const bool pairs = multiplies_pairs(p.type, isa);
+  if (p.operation != Operation::conv_transpose || g.y_channels % lanes == 0) return false;
+  if (g.y_channels > (pairs ? kFewChannelsOfPairs : kFewChannels) || (pairs && g.x_positions() > kLeastOfFew[0].positions))
+    return false;
+  if (g.batch * g.x_positions() > kMostPositionsOfFew || g.y_channels * g.w_positions() < kLeastRowOfFew) return false;
+  for (const auto& least : kLeastOfFew)
+    if (g.x_positions() <= least.positions) return g.w_size() >= least.weights * g.groups;
+  return false;
+}
 
 template <class Real>
 class Native final : public Plan {
@@ -52,7 +72,8 @@ class Native final : public Plan {
   void load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const;
   void run_conv_transpose(const Buffers& buffers, const Parallel& parallel) const;
   std::vector<Run> pieces_of_row(double flops) const;
-  void multiply(const Buffers& buffers, int64_t group, std::span<const Run> runs, Real* columns, std::byte* scratch) const;
+  void multiply(const Buffers& buffers, int64_t group, Range positions, std::span<const Run> runs, Real* columns,
+                std::byte* scratch) const;
   void multiply_and_turn(const Real* weights, std::span<const Run> runs, const Real* x, Real* columns, Real* turned) const;
   void run_backward_data(const Buffers& buffers, const Parallel& parallel) const;
   void backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns,
@@ -105,13 +126,13 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   const bool data = p_.operation == Operation::backward_data, forward = p_.operation == Operation::conv_transpose;
   const int64_t real = sizeof(Real), of_channel = positions_ * taps() * real;  // of columns
   all_columns_ = g.groups * g.y_channels * of_channel <= kMostColumnBytes &&
-                 (data ? taps() < kManyTaps : forward && !columns_.taps_inside());
+                 (data ? taps() < kManyTaps : forward && (!columns_.taps_inside() || g.y_channels <= kFewChannels));
   if (forward || all_columns_) {
     part_channels_ = shared_part(g.y_channels, std::max(least, parts_of(g.y_channels, kItems)), flops, of_groups);
     part_rows_ = shared_part(g.x_channels, kDotted, flops, of_groups);
     if (forward && all_columns_) {
       pieces_ = pieces_of_row(flops);
-      part_channels_ = std::min(round_up(part_channels_, tiles_->lanes), g.y_channels);
+      if (!columns_.taps_inside()) part_channels_ = std::min(round_up(part_channels_, tiles_->lanes), g.y_channels);
     }
   } else {
     const int64_t fit = std::max(kColumnBytes / of_channel, std::min(least, kMostColumnBytes / of_channel));
@@ -180,19 +201,24 @@ void Native<Real>::run_conv_transpose(const Buffers& buffers, const Parallel& pa
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
   const int64_t of_group = positions_ * columns_pitch(), pieces = int64_t(pieces_.size());
+  const int64_t some = turned_ ? positions_ : even_part(positions_, kPositions), chunks = parts_of(positions_, some);
   Real* all_columns = layout_.at<Real>(workspace, all_columns_part_);
   if (all_columns_)
-    parallel.for_each(g.groups * pieces, [&](int64_t index, int thread) {
-      multiply(buffers, index / pieces, std::span(pieces_).subspan(size_t(index % pieces), 1),
-               all_columns + index / pieces * of_group, layout_.thread(workspace, thread));
+    parallel.for_each(g.groups * chunks * pieces, [&](int64_t index, int thread) {
+      const int64_t group = index / pieces / chunks;
+      multiply(buffers, group, part(index / pieces % chunks, some, positions_),
+               std::span(pieces_).subspan(size_t(index % pieces), 1), all_columns + group * of_group,
+               layout_.thread(workspace, thread));
     });
   parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
     const int64_t group = index / parts_, y_channels = g.y_channels;
     const Range channels = part(index % parts_, part_channels_, y_channels);
     std::byte* scratch = layout_.thread(workspace, thread);
-    Real* columns = all_columns_ ? all_columns + group * of_group + channels.begin : layout_.at<Real>(scratch, columns_part_);
+    const int64_t first = channels.begin * (columns_.taps_inside() ? taps() : 1);
+    Real* columns = all_columns_ ? all_columns + group * of_group + first : layout_.at<Real>(scratch, columns_part_);
     if (!all_columns_)
-      multiply(buffers, group, columns_.runs(channels.begin, channels.size(), channels.size(), false), columns, scratch);
+      multiply(buffers, group, {0, positions_}, columns_.runs(channels.begin, channels.size(), channels.size(), false), columns,
+               scratch);
     columns_.store(columns, columns_pitch(), all_columns_ ? y_channels : channels.size(), buffers.bias,
                    group * y_channels + channels.begin, channels.size(), layout_.at<Real>(scratch, y_part_), buffers.y);
   });
@@ -256,9 +282,10 @@ std::vector<Run> Native<Real>::pieces_of_row(double flops) const {
   }
 }
 
-// columns[m][run] = sum over i of x[m][i] * weights[i][run]; a few rows of weights at a time, each read as far as the item goes.
+// columns[m][run] = sum over i of x[m][i] * weights[i][run] for some positions m; a few rows of weights at a time, each read as
+// far as the item goes.
 template <class Real>
-void Native<Real>::multiply(const Buffers& buffers, int64_t group, std::span<const Run> runs, Real* columns,
+void Native<Real>::multiply(const Buffers& buffers, int64_t group, Range positions, std::span<const Run> runs, Real* columns,
                             std::byte* scratch) const {
   const Geometry& g = p_.geometry;
   const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * x_of_group();
@@ -266,11 +293,12 @@ void Native<Real>::multiply(const Buffers& buffers, int64_t group, std::span<con
   if (turned_)
     return multiply_and_turn(static_cast<const Real*>(buffers.w) + group * g.x_channels * p_.w.outer, runs, x, columns, stage);
   for (int64_t i = 0, rows; i < g.x_channels; i += rows) {
-    rows = std::min(rows_at_once(positions_), g.x_channels - i);
+    rows = std::min(rows_at_once(positions.size()), g.x_channels - i);
     for (const Run& run : runs)
       multiply_rows(*tiles_, p_.type, element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights),
-                    p_.w.outer, rows, run.length, x + i * x_pitch(), x_pitch(), positions_, columns + run.columns,
-                    columns_pitch(), i > 0, i + rows < g.x_channels, stage);
+                    p_.w.outer, rows, run.length, x + i * x_pitch() + positions.begin, x_pitch(), positions.size(),
+                    columns + positions.begin * columns_pitch() + run.columns, columns_pitch(), i > 0, i + rows < g.x_channels,
+                    stage);
   }
 }
 
@@ -390,8 +418,9 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
   if (read_whole && (small_tiles || !(pairs || (written && bytes_of(p.type) == 2))))
     most = written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
-  if (!request.by_name && ((p.prepacked && !small_tiles) || positions > most || g.w_size() < kMinWeights * g.groups))
-    return nullptr;
+  const bool any = (!p.prepacked || small_tiles) && positions <= most && g.w_size() >= kMinWeights * g.groups;
+  const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
+  if (!any && !few_channels(p, request.isa, lanes) && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
   return std::make_shared<Native<float>>(p, isa, request.threads);
 }

@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kFewChannels = 16;
 constexpr int64_t kLongTerms = 1024;  // where tiles read panels from L2 as fast, and sums are rounded to 16 bits
 constexpr int64_t kTapsAtOnce = 64;
-// Tiles of fewer terms are done before the lines of their results have come: they ask for those of the next one (0.7 to 0.8 of the
-// time of 2 to 32 terms where results are not in cache; of 64 floats 0.97, of 64 pairs 1.02).
+// Tiles of fewer terms are done before the lines of their results have come: they ask for those of the next one (0.7 to 0.8 of
+// the time of 2 to 32 terms where results are not in cache; of 64 floats 0.97, of 64 pairs 1.02).
 constexpr int64_t kShortSum = 64;
 
 }  // namespace

@@ -47,8 +47,8 @@ constexpr WinogradLeast kLeastOfThrees[] = {{64, 8192, 200, 1.3, 32}, {16, 512, 
 // Where phases differ in their taps, input is transformed for each class of them.
 constexpr WinogradLeast kLeastOfClasses[] = {
     {64, 8192, 1024, 1.45, 48}, {64, 8192, 1024, 1.45, 576}, {64, 8192, 16384, 1.45, 1728}};
-// Volumes of them with 16 lanes, by measurement: k3 s2, 128 to 64 channels of 16^3 0.83 of the time, 12^3 1.05 forward, of which a
-// fifth is saved in vain, and 0.7 backward; with 8 lanes 1.15 and 0.86 of the time.
+// Volumes of them with 16 lanes, by measurement: k3 s2, 128 to 64 channels of 16^3 0.83 of the time, 12^3 1.05 forward, of which
+// a fifth is saved in vain, and 0.7 backward; with 8 lanes 1.15 and 0.86 of the time.
 constexpr WinogradLeast kLeastOfVolumeClasses = {32, 2048, 1400, 1.35, 1400};
 // Where weights are many times the results, writing them transformed to memory costs more than transforming takes. (Along three
 // axes that was never so.)
