@@ -77,7 +77,7 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
       columns_(forward_ ? p_.geometry.y_channels : p_.geometry.x_channels),
       classes_(std::move(classes)),
       rows_(*tiles_, p_.type, in_, grid().axis[2].in_extent, depth_, grid().whole_input(), 1, 1, 0),
-      weights_(p_, classes_, *tiles_, kPacked),
+      weights_(p_, classes_, *tiles_, kPacked, tiles_->max_vectors),
       width_(weights_.width()),
       panels_(weights_.count()) {
   const Geometry& g = p_.geometry;
@@ -85,9 +85,14 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   in_turn_ = in_turn && choose_panels(threads);
   if (in_turn_) {
-    weights_ = WinogradPanels(p_, classes_, *tiles_, sum_of(grid()).channels);
-  } else {
-    choose_blocks(threads);
+    make_panels(sum_of(grid()).channels, tiles_->max_vectors);
+  } else if (!choose_blocks(threads)) {
+    // Panels of half the width make twice as many items, each of which transforms its input: worth it where they are even.
+    make_panels(kPacked, std::max(tiles_->max_vectors / 2, 1));
+    if (!choose_blocks(threads)) {
+      make_panels(kPacked, tiles_->max_vectors);
+      choose_blocks(threads);
+    }
   }
 
   int64_t read[kAxes], written[kAxes], input = 0, products = 0, pointers = 0;
@@ -142,7 +147,13 @@ bool Winograd::choose_panels(int threads) {
   return false;
 }
 
-void Winograd::choose_blocks(int threads) {
+void Winograd::make_panels(int64_t channels, int64_t most_vectors) {
+  weights_ = WinogradPanels(p_, classes_, *tiles_, channels, most_vectors);
+  width_ = weights_.width(), panels_ = weights_.count();
+}
+
+// Returns whether threads share the blocks evenly.
+bool Winograd::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
   const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
   // Items of all panels transform their input once. Only where these would have too few tiles, an item is one panel.
@@ -152,9 +163,10 @@ void Winograd::choose_blocks(int threads) {
     const int64_t least = std::min(room(), panels > 1 ? kFewTiles : kMinTiles);
     for (int64_t tiles = room(); tiles >= least; tiles = tiles * 15 / 16) {
       block_ = grid().cut(g.batch, tiles);
-      if (shared_evenly(items(), flops, threads)) return;
+      if (shared_evenly(items(), flops, threads)) return true;
     }
   }
+  return false;
 }
 
 int64_t Winograd::items() const {

@@ -59,7 +59,8 @@ class Winograd final : public Plan {
   };
 
   int64_t room() const;  // tiles of a block at most
-  void choose_blocks(int threads);
+  void make_panels(int64_t channels, int64_t most_vectors);
+  bool choose_blocks(int threads);
   bool choose_panels(int threads);
   int64_t items() const;
   Block block(int64_t index) const;

@@ -10,7 +10,7 @@
 namespace torch_ext::cpu {
 
 WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles,
-                               int64_t channels)
+                               int64_t channels, int64_t most_vectors)
     : tiles_(&tiles),
       type_(p.type),
       kernel_(p.geometry.w_positions()),
@@ -24,7 +24,7 @@ WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles
     of_vector_ += int64_t(c.first_taps.size()) * c.points * depth_ * tiles.lanes;
   }
   total_ = parts_of(matrix.columns, tiles.lanes);
-  vectors_ = even_part(total_, tiles.max_vectors);
+  vectors_ = even_part(total_, most_vectors);
   count_ = parts_of(total_, vectors_);
   for (const int64_t panel : {int64_t(0), count_ - 1})
     packers_.emplace_back(tiles, type_, matrix, vectors_of(panel) * tiles.lanes, 1, channels_);

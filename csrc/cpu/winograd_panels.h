@@ -13,8 +13,9 @@ namespace torch_ext::cpu {
 
 class WinogradPanels {
  public:
-  // A stage holds so many channels.
-  WinogradPanels(const Problem& problem, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles, int64_t channels);
+  // A stage holds so many channels, a panel at most so many vectors.
+  WinogradPanels(const Problem& problem, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles, int64_t channels,
+                 int64_t most_vectors);
 
   int64_t count() const { return count_; }      // of a group
   int64_t vectors() const { return vectors_; }  // of a panel
