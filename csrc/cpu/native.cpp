@@ -26,9 +26,17 @@ namespace {
 
 // Positions of x, beyond which packed weights are faster, by measurement: of any weights, and of some that are read from memory,
 // unless they are bf16 that others multiply as pairs. Those of gradients of weights are written by other kernels as fast, tap by
-// tap, unless taps are many, or they need conversion.
-constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6;
+// tap, unless taps are many, or they need conversion. Products with what lies outside of y are made here in vain: where these are
+// more than a quarter, others are faster from a few positions on (256 to 128 channels, k9 s1, 10x10: 0.5 to 0.7 of the time).
+constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6, kMaxPositionsInVain = 4;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kManyTaps = 64;
+constexpr double kLeastInside = 0.75;
+// Forward, weights that are packed from far apart take longer for it: rows of taps, where these are not too few for the adding of
+// columns and few are outside (256 to 128 channels, k4 s2, 50 positions: 0.65 of the time), and rows of channels of large
+// weights.
+constexpr int64_t kMaxPositionsOfTaps = 100, kLeastWeightsOfTaps = 64 << 10, kLeastTapsOfLine = 4;
+constexpr int64_t kMaxPositionsOfChannels = 32, kLeastWeightsOfChannels = 256 << 10;
+constexpr double kMostlyInside = 0.85;
 // Few channels of y leave vectors of other kernels empty, and lines of small planes do, while rows of weights here are as long as
 // taps are many. What planes of so many positions need for that: elements of weights, and of a row of them. (512 to 4 channels,
 // k10 s5 d2, 20x20: 0.7 of the time; 128 to 8, k8 s4, 7x7: 0.27.)
@@ -406,21 +414,35 @@ bool contiguous_rows(const Problem& p) {
   return p.w.channel == taps;
 }
 
+// Positions of x up to which weights are better multiplied as they lie.
+int64_t most_positions(const Problem& p, const Request& request) {
+  const Geometry& g = p.geometry;
+  const bool taps_inside = p.w.channel != 1, pairs = multiplies_pairs(p.type, request.isa);
+  const bool forward = p.operation == Operation::conv_transpose, written = p.operation == Operation::backward_weights;
+  const int64_t run = taps_inside ? g.y_channels * g.w_positions() : g.y_channels;  // side by side in a row of weights
+  double inside = 1;
+  for (const Axis& axis : g.axis) inside *= double(products_of(axis)) / double(axis.x * axis.w);
+  int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
+  const bool read_whole = g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun;
+  if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
+    most = written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
+  if (inside < kLeastInside) most = std::min(most, written ? kMaxPositionsInVain : kMaxPositions);
+  if (!forward || pairs || inside < kMostlyInside) return most;
+  const int64_t line = g.axis[kAxes - 1].w;
+  if (taps_inside && line >= kLeastTapsOfLine && line == g.w_positions() && g.w_size() >= kLeastWeightsOfTaps * g.groups)
+    return std::max(most, kMaxPositionsOfTaps);
+  return !taps_inside && g.w_size() >= kLeastWeightsOfChannels * g.groups ? std::max(most, kMaxPositionsOfChannels) : most;
+}
+
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || !contiguous_rows(p)) return nullptr;
   const int64_t positions = g.batch * g.x_positions();
   if (positions > kMaxLinks / g.w_positions() || g.batch * g.y_positions() > kMaxResults) return nullptr;
-  const int64_t run = p.w.channel == 1 ? g.y_channels : g.y_channels * g.w_positions();  // side by side in a row of weights
-  const bool small_tiles = g.w_positions() >= kTapsOfPanels, written = p.operation == Operation::backward_weights;
-  const bool pairs = multiplies_pairs(p.type, request.isa);
-  const bool read_whole = g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun;
-  int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
-  if (read_whole && (small_tiles || !(pairs || (written && bytes_of(p.type) == 2))))
-    most = written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
-  const bool any = (!p.prepacked || small_tiles) && positions <= most && g.w_size() >= kMinWeights * g.groups;
+  const bool packs_nothing = !p.prepacked || g.w_positions() >= kTapsOfPanels;
+  const bool few_positions = packs_nothing && positions <= most_positions(p, request) && g.w_size() >= kMinWeights * g.groups;
   const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
-  if (!any && !few_channels(p, request.isa, lanes) && !request.by_name) return nullptr;
+  if (!request.by_name && !few_positions && !few_channels(p, request.isa, lanes)) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
   return std::make_shared<Native<float>>(p, isa, request.threads);
 }

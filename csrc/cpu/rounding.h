@@ -35,6 +35,16 @@ inline int64_t first_reaching(int64_t value, int64_t shift, int64_t step) {
   return value > shift ? parts_of(value - shift, step) : 0;
 }
 
+// Products of the formula along an axis: positions of x and taps that meet in y.
+inline int64_t products_of(const Axis& a) {
+  int64_t products = 0;
+  for (int64_t k = 0; k < a.w; ++k) {
+    const int64_t shift = k * a.dilation - a.offset;
+    products += std::min(first_reaching(a.y, shift, a.stride), a.x) - std::min(first_reaching(0, shift, a.stride), a.x);
+  }
+  return products;
+}
+
 // Cuts axes of extent(a) into even pieces, the innermost ones first, of which one has at most about `room` positions; pieces of
 // the innermost axis are multiples of `multiple`. Returns how many samples there is room for.
 template <class Extent>

@@ -20,16 +20,6 @@ std::vector<Coordinates> coordinates_of(const Coordinates& extent) {
 // How many phases of an axis have segments of more than one tap: the first ones.
 int64_t phases_with_more(const Axis& a) { return std::min(a.w - WinogradAxis::strides_of(a), WinogradAxis::strides_of(a)); }
 
-// Products of the formula along an axis.
-int64_t products_of(const Axis& a) {
-  int64_t products = 0;
-  for (int64_t k = 0; k < a.w; ++k) {
-    const int64_t shift = k * a.dilation - a.offset;
-    products += std::min(first_reaching(a.y, shift, a.stride), a.x) - std::min(first_reaching(0, shift, a.stride), a.x);
-  }
-  return products;
-}
-
 }  // namespace
 
 WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool* of_more) {
