@@ -45,7 +45,7 @@ void Columns<Real>::link_taps(int64_t m) {
     reached_[size_t(k)] = true;
     const int64_t y = ((sample * axis[0].y + o0) * axis[1].y + o1) * axis[2].y + o2;
     Link* last = links_.empty() ? nullptr : &links_.back();
-    if (k2 > 0 && last && last->m == m && last->tap + last->count == k && last->y + last->count == y) {
+    if (k2 > 0 && last && last->m == m && last->tap + last->count == k && last->y + last->count * step() == y) {
       ++last->count;
     } else {
       links_.push_back({m, k, y, 1});
@@ -89,8 +89,13 @@ void Columns<Real>::load(const void* tensor, int64_t channel, int64_t count, Rea
   });
   for (int64_t m = 0; m < positions_; ++m)
     for (const Run& run : runs(0, count, row_channels, true)) std::fill_n(columns + m * pitch + run.columns, run.length, Real(0));
-  for_each_link(y, count, columns, pitch, row_channels,
-                [](const Real* from, Real* to, int64_t length) { std::copy_n(from, length, to); });
+  for_each_link(y, count, columns, pitch, row_channels, [](const Real* from, Real* to, int64_t length, int64_t step) {
+    if (step == 1) {
+      std::copy_n(from, length, to);
+    } else {
+      for (int64_t e = 0; e < length; ++e) to[e] = from[e * step];
+    }
+  });
 }
 
 template <class Real>
@@ -100,8 +105,12 @@ void Columns<Real>::store(const Real* columns, int64_t pitch, int64_t row_channe
     const Real start = bias ? read<Real>(bias, p_.type, channel + c) : Real(0);
     for (int64_t p = 0; p < y_positions_; ++p) y[taps_inside_ ? c * y_positions_ + p : p * count + c] = start;
   }
-  for_each_link(y, count, columns, pitch, row_channels, [](Real* to, const Real* from, int64_t length) {
-    for (int64_t e = 0; e < length; ++e) to[e] += from[e];
+  for_each_link(y, count, columns, pitch, row_channels, [](Real* to, const Real* from, int64_t length, int64_t step) {
+    if (step == 1) {  // which compilers vectorize
+      for (int64_t e = 0; e < length; ++e) to[e] += from[e];
+    } else {
+      for (int64_t e = 0; e < length; ++e) to[e * step] += from[e];
+    }
   });
   for_each_line(channel, [&](int64_t offset, int64_t position) {
     void* to = element(tensor, p_.type, offset);
@@ -128,9 +137,9 @@ template <class Real>
 std::vector<Real> Columns<Real>::row_of_weights(const Real* x, int64_t x_pitch, const Real* y, int64_t count, const Real* columns,
                                                 int64_t pitch) const {
   std::vector<Real> sums(size_t(count * taps()), Real(0));
-  for_each_link(y, count, columns, pitch, count, [&](const Real* from, const Real* to, int64_t length) {
+  for_each_link(y, count, columns, pitch, count, [&](const Real* from, const Real* to, int64_t length, int64_t step) {
     const int64_t m = (to - columns) / pitch, column = (to - columns) % pitch;
-    for (int64_t e = 0; e < length; ++e) sums[size_t(column + e)] += x[m * x_pitch] * from[e];
+    for (int64_t e = 0; e < length; ++e) sums[size_t(column + e)] += x[m * x_pitch] * from[e * step];
   });
   return sums;
 }

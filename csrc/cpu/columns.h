@@ -40,26 +40,29 @@ class Columns {
   // The sums over m of x[m*x_pitch] and row m of the columns of some channels, without what m does not reach: a row of weights.
   std::vector<Real> row_of_weights(const Real* x, int64_t x_pitch, const Real* y, int64_t count, const Real* columns,
                                    int64_t pitch) const;
-  // Calls move(y, columns, how many elements) for what `y` of some channels and their columns share.
+  // Calls move(y, columns, how many elements, how far apart they are in y) for what `y` of some channels and their columns share.
   template <class Y, class C, class Move>
   void for_each_link(Y* y, int64_t count, C* columns, int64_t pitch, int64_t row_channels, Move move) const {
     for (const Link& link : links_) {
       C* row = columns + link.m * pitch;
       if (taps_inside_) {
-        for (int64_t c = 0; c < count; ++c) move(y + c * y_positions_ + link.y, row + c * taps() + link.tap, link.count);
+        for (int64_t c = 0; c < count; ++c) move(y + c * y_positions_ + link.y, row + c * taps() + link.tap, link.count, step());
       } else {
-        for (int64_t j = 0; j < link.count; ++j) move(y + (link.y + j) * count, row + (link.tap + j) * row_channels, count);
+        for (int64_t j = 0; j < link.count; ++j)
+          move(y + (link.y + j * step()) * count, row + (link.tap + j) * row_channels, count, 1);
       }
     }
   }
 
  private:
-  // Position m of x reaches position y, both counted through all samples, through a tap, and the next `count` through the next.
+  // Position m of x reaches position y, both counted through all samples, through a tap, and the next `count` a step on through
+  // the next.
   struct Link {
     int64_t m, tap, y, count;
   };
   void link_taps(int64_t m);
   int64_t taps() const { return p_.geometry.w_positions(); }
+  int64_t step() const { return p_.geometry.axis[kAxes - 1].dilation; }
   template <class Move>
   void for_each_line(int64_t channel, Move move) const;
 

@@ -43,6 +43,7 @@ constexpr double kMostlyInside = 0.85;
 // Where other kernels multiply pairs of bf16, that is so of fewer channels in the smallest planes.
 constexpr int64_t kFewChannels = 12, kFewChannelsOfPairs = 8, kMostPositionsOfFew = 512, kLeastRowOfFew = 64;
 constexpr struct { int64_t positions, weights; } kLeastOfFew[] = {{64, 8 << 10}, {128, 16 << 10}, {400, 32 << 10}};
+constexpr int64_t kSmallPlane = 128;
 constexpr int64_t kPositions = 128;  // of an item that multiplies them by pieces of rows
 // From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
 constexpr int64_t kTapsOfPanels = 256;
@@ -63,6 +64,8 @@ bool few_channels(const Problem& p, Isa isa, int64_t lanes) {
   if (g.y_channels > (pairs ? kFewChannelsOfPairs : kFewChannels) || (pairs && g.x_positions() > kLeastOfFew[0].positions))
     return false;
   if (g.batch * g.x_positions() > kMostPositionsOfFew || g.y_channels * g.w_positions() < kLeastRowOfFew) return false;
+  // Lines of whole vectors suit the other kernels, but for the smallest planes.
+  if (g.x_positions() > kSmallPlane && g.axis[kAxes - 1].x % lanes == 0) return false;
   for (const auto& least : kLeastOfFew)
     if (g.x_positions() <= least.positions) return g.w_size() >= least.weights * g.groups;
   return false;
@@ -92,7 +95,8 @@ class Native final : public Plan {
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
   int64_t x_pitch() const {
-    return p_.operation == Operation::conv_transpose ? positions_ : apart(*tiles_, p_.geometry.x_channels);
+    if (p_.operation != Operation::conv_transpose) return apart(*tiles_, p_.geometry.x_channels);
+    return turned_ ? positions_ : apart(*tiles_, positions_);
   }
   int64_t x_of_group() const {
     return (p_.operation == Operation::conv_transpose ? p_.geometry.x_channels : positions_) * x_pitch();
@@ -151,12 +155,12 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   parts_ = parts_of(g.y_channels, part_channels_);
   row_parts_ = parts_of(g.x_channels, part_rows_);
 
+  turned_ = forward && in_place_ && positions_ > kShared && positions_ <= width() && positions_ % tiles_->lanes == 0;
   x_part_ = layout_.shared(data ? 0 : g.groups * x_of_group() * real);
   all_columns_part_ = layout_.shared(all_columns_ ? g.groups * positions_ * columns_pitch() * real : 0);
   sums_part_ = layout_.shared(data ? sums_parts() * sums_of_part() * real : 0);
   columns_part_ = layout_.per_thread(all_columns_ ? 0 : positions_ * columns_pitch() * real);
   y_part_ = layout_.per_thread(part_channels_ * columns_.y_positions() * real);
-  turned_ = forward && in_place_ && positions_ > kShared && positions_ <= width() && positions_ % tiles_->lanes == 0;
   int64_t longest = pieces_.empty() ? part_channels_ * taps() : 0;
   for (const Run& piece : pieces_) longest = std::max(longest, piece.length);
   stage_part_ = layout_.per_thread((turned_   ? longest * positions_
