@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_transpose with few input channels and the stride 1 along the innermost axis, whose sums of a tap would be too short: the
+// taps of a line become input channels. With x padded by zeros along that axis and K taps,
+//   x'[o][(t, c)] = x[o + offset - (K-1) + t][c],  w'[(t, c)] = w[K-1-t][c]:
+// the rows of x' overlap, so that they are no more than x with channels last, each K positions long (MEC of Cho and Brand, 2017,
+// "MEC: memory-efficient convolution for deep neural network").
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "csrc/core/scalar.h"
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/rounding.h"
+#include "csrc/cpu/scratch.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+constexpr int64_t kMostChannels = 8;   // of x: from there on a tap is a sum of its own
+constexpr int64_t kLeastResults = 16;  // channels of y: below it lanes go along positions
+constexpr int64_t kLeastTapsOfLine = 3;
+constexpr double kMostlyInside = 0.75;  // of the products of a line; the others are with zeros
+constexpr int64_t kLinesOfItem = 8;
+
+class Unroll final : public Plan {
+ public:
+  Unroll(const Problem& problem, const Request& request);
+  std::string describe() const override {
+    return std::to_string(line_axis().w) + " taps of a line as channels of " + inner_->kernel + " " + inner_->describe();
+  }
+  int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
+  void run(const Buffers& buffers, const Parallel& parallel) const override;
+
+ private:
+  const Axis& line_axis() const { return p_.geometry.axis[kAxes - 1]; }
+  int64_t line() const { return (line_axis().y + line_axis().w - 1) * p_.geometry.x_channels; }  // elements, zeros included
+  Problem unrolled() const;
+  template <class T>
+  void pad_line(const T* x, T* to, int64_t index) const;
+  template <class T>
+  bool turn_taps(const T* w, T* to, int64_t index) const;
+
+  Problem p_;
+  std::shared_ptr<const Plan> inner_, exact_;
+  Layout layout_;
+  Layout::Part x_part_, w_part_, inner_part_;
+};
+
+Unroll::Unroll(const Problem& problem, const Request& request) : p_(problem) {
+  const Geometry& g = p_.geometry;
+  inner_ = make_plan(unrolled(), request.isa, request.threads);
+  exact_ = make_exact_plan(p_, request.isa, request.threads);
+  x_part_ = layout_.shared(g.batch * g.axis[0].x * g.axis[1].x * line() * bytes_of(p_.type));
+  w_part_ = layout_.shared(g.w_size() * bytes_of(p_.type));
+  inner_part_ = layout_.shared(inner_->workspace_bytes());
+}
+
+Problem Unroll::unrolled() const {
+  Problem p = p_;
+  Geometry& g = p.geometry;
+  const int64_t channels = g.x_channels;
+  Axis& a = g.axis[kAxes - 1];
+  g.x_channels *= a.w;
+  p.x = {g.axis[0].x * g.axis[1].x * line(), 1, {g.axis[1].x * line(), line(), channels}};
+  p.w = {g.y_channels, 1, {g.axis[1].w * g.x_channels * g.y_channels, g.x_channels * g.y_channels, 0}};
+  a = {a.y, 1, a.y};
+  return p;
+}
+
+void Unroll::run(const Buffers& buffers, const Parallel& parallel) const {
+  std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+  const Geometry& g = p_.geometry;
+  std::atomic<bool> finite{true};
+  Buffers inner = buffers;
+  inner.x = layout_.at<void>(workspace, x_part_);
+  inner.w = layout_.at<void>(workspace, w_part_);
+  inner.workspace = layout_.at<void>(workspace, inner_part_);
+  visit(p_.type, [&](auto scalar) {
+    using T = decltype(scalar);
+    parallel.for_each(g.axis[0].w * g.axis[1].w, [&](int64_t index, int) {
+      if (!turn_taps(static_cast<const T*>(buffers.w), static_cast<T*>(inner.w), index)) finite = false;
+    });
+    const int64_t lines = g.batch * g.axis[0].x * g.axis[1].x;
+    parallel.for_each(parts_of(lines, kLinesOfItem), [&](int64_t index, int) {
+      const Range some = part(index, kLinesOfItem, lines);
+      for (int64_t i = some.begin; i < some.end; ++i) pad_line(static_cast<const T*>(buffers.x), static_cast<T*>(inner.x), i);
+    });
+  });
+  // An infinity or NaN would meet the zeros beside a line.
+  finite ? inner_->run(inner, parallel) : exact_->run(buffers, parallel);
+}
+
+template <class T>
+void Unroll::pad_line(const T* x, T* to, int64_t index) const {
+  const Geometry& g = p_.geometry;
+  const Axis& a = line_axis();
+  const int64_t i1 = index % g.axis[1].x, i0 = index / g.axis[1].x % g.axis[0].x, n = index / g.axis[1].x / g.axis[0].x;
+  const T* from = x + n * p_.x.outer + i0 * p_.x.axis[0] + i1 * p_.x.axis[1];
+  const int64_t channels = g.x_channels, first = a.offset - (a.w - 1), positions = a.y + a.w - 1;  // first: of x, may be outside
+  const Range inside{std::clamp<int64_t>(-first, 0, positions), std::clamp<int64_t>(a.x - first, 0, positions)};
+  to += index * line();
+  std::fill_n(to, inside.begin * channels, T{});
+  for (int64_t p = inside.begin; p < inside.end; ++p)
+    for (int64_t c = 0; c < channels; ++c) to[p * channels + c] = from[(first + p) * p_.x.axis[kAxes - 1] + c * p_.x.channel];
+  std::fill(to + std::max(inside.begin, inside.end) * channels, to + line(), T{});
+}
+
+// Those of one position of the outer axes, to[(t, c)][channel of y]. Returns whether all are finite.
+template <class T>
+bool Unroll::turn_taps(const T* w, T* to, int64_t index) const {
+  const Geometry& g = p_.geometry;
+  const int64_t taps = line_axis().w;
+  bool finite = true;
+  w += index / g.axis[1].w * p_.w.axis[0] + index % g.axis[1].w * p_.w.axis[1];
+  to += index * taps * g.x_channels * g.y_channels;
+  for (int64_t t = 0; t < taps; ++t)
+    for (int64_t c = 0; c < g.x_channels; ++c, to += g.y_channels) {
+      const T* from = w + (taps - 1 - t) * p_.w.axis[kAxes - 1] + c * p_.w.outer;
+      for (int64_t j = 0; j < g.y_channels; ++j) {
+        to[j] = from[j * p_.w.channel];
+        finite = finite && std::isfinite(widen(to[j]));
+      }
+    }
+  return finite;
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
+  const Geometry& g = p.geometry;
+  const Axis& a = g.axis[kAxes - 1];
+  if (p.operation != Operation::conv_transpose || g.groups > 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0)
+    return nullptr;
+  if (a.stride > 1 || a.dilation > 1 || a.w == 1) return nullptr;
+  // With channels last; planes are better summed with lanes along positions. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128,
+  // k9 s1: 0.7; 8 to 64, k3 s1: 0.95.)
+  const bool few = g.x_channels <= kMostChannels && g.y_channels >= kLeastResults && a.w >= kLeastTapsOfLine;
+  const bool worth_it = few && p.y.channel == 1 && double(products_of(a)) >= kMostlyInside * double(a.y * a.w);
+  return worth_it || request.by_name ? std::make_shared<Unroll>(p, request) : nullptr;
+}
+
+}  // namespace torch_ext::cpu
