@@ -316,6 +316,7 @@ TEST(KernelList, WinogradIsAsAccurateAsMultiplyAdds) {
         "k3_s1_volume n1 g1 c32:32 i16x16x16 k3x3x3 s1x1x1 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
         "k3_s1_small_volume n1 g1 c32:32 i8x8x8 k3x3x3 s1x1x1 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
         "k4_s2_volume n1 g1 c32:32 i14x14x14 k4x4x4 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
+        "k3_s2_volume n1 g1 c64:64 i14x14x14 k3x3x3 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op1x1x1",
         "k6_s2 n1 g1 c64:64 i12x12 k6x6 s2x2 d1x1 pb2x2 pe2x2 op0x0"})
     for (const Operation operation : kOperations) {
       const Case c = parse_case(line);
@@ -546,6 +547,37 @@ TEST(Gather, PacksManyWeightsInTurn) { expect_packed_in_turn("one n1 g1 c530:120
 
 TEST(Gather, PacksManyWeightsOfGroupsInTurn) {
   expect_packed_in_turn("groups n2 g3 c570:216 i3x2 k3x3 s2x2 d1x1 pb1x1 pe1x1 op1x0");
+}
+
+// Sixteen threads share the tiles of this volume evenly only with panels of half the width, which changes no bit.
+TEST(Winograd, SharesNarrowPanelsAmongManyThreads) {
+  if (cpu::detected_isa() < Isa::avx512) GTEST_SKIP() << "needs avx512";
+  Harness harness;
+  const Case c = parse_case("volume n1 g1 c64:64 i16x16x16 k3x3x3 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op1x1x1");
+  const Problem p = make_problem(c, Operation::conv_transpose, Type::f32, kLayouts[0], true);
+  const Data data = reals(c.geometry, Type::f32, 1);
+  const auto plan_for = [&](int threads) { return cpu::make_plan(p, Isa::avx512, threads, "winograd__avx512"); };
+  const auto few = plan_for(1), many = plan_for(16);
+  EXPECT_NE(few->packing(), many->packing()) << "both with " << many->packing();
+  EXPECT_EQ(harness.run(*few, p, data, shuffled(1)), harness.run(*many, p, data, shuffled(16)));
+}
+
+// Many positions are multiplied by the rows of weights some at a time.
+TEST(Native, MultipliesManyPositionsInParts) {
+  Harness harness;
+  const Case c = parse_case("plane n2 g1 c20:3 i11x13 k4x5 s2x3 d1x2 pb1x2 pe1x1 op0x0");
+  int computed = 0;
+  for (int k = 0; k < cpu::kernel_count(); ++k) {
+    const std::string kernel = cpu::kernel_name(k);
+    if (kernel.rfind("native__", 0) || !cpu::kernel_supported(k, cpu::detected_isa())) continue;
+    const MakePlan make_plan = [&](const Problem& problem, int threads) {
+      return cpu::make_plan(problem, cpu::detected_isa(), threads, kernel.c_str());
+    };
+    computed += compute_integers(make_plan, Operation::conv_transpose, {c}, true);
+    for (int layout : {1, 2, 8})  // whose rows of weights are contiguous
+      expect_same_bits(harness, make_plan, c, make_problem(c, Operation::conv_transpose, Type::f32, kLayouts[layout], true));
+  }
+  EXPECT_GT(computed, 0);
 }
 
 // ---- What is asked for ahead of time ---------------------------------------------------------------------------------------
