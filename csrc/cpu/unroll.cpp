@@ -12,12 +12,13 @@
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/tiles.h"
 
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kMostChannels = 8;   // of x: from there on a tap is a sum of its own
-constexpr int64_t kLeastResults = 16;  // channels of y: below it lanes go along positions
+// Channels of y: below so many lanes go along positions, which pairs of bf16 need longer sums for.
+constexpr int64_t kLeastResults = 16, kLeastResultsOfPairs = 4;
 constexpr int64_t kLeastTapsOfLine = 3;
 constexpr double kMostlyInside = 0.75;  // of the products of a line; the others are with zeros
 constexpr int64_t kLinesOfItem = 8;
@@ -118,7 +119,7 @@ bool Unroll::turn_taps(const T* w, T* to, int64_t index) const {
       const T* from = w + (taps - 1 - t) * p_.w.axis[kAxes - 1] + c * p_.w.outer;
       for (int64_t j = 0; j < g.y_channels; ++j) {
         to[j] = from[j * p_.w.channel];
-        finite = finite && std::isfinite(widen(to[j]));
+        finite &= std::isfinite(widen(to[j]));
       }
     }
   return finite;
@@ -134,7 +135,10 @@ std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
   if (a.stride > 1 || a.dilation > 1 || a.w == 1) return nullptr;
   // With channels last; planes are better summed with lanes along positions. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128,
   // k9 s1: 0.7; 8 to 64, k3 s1: 0.95.)
-  const bool few = g.x_channels <= kMostChannels && g.y_channels >= kLeastResults && a.w >= kLeastTapsOfLine;
+  // From a vector of input channels on a tap is a sum of its own.
+  const int64_t most = tiles<float>(request.isa).lanes;
+  const int64_t least = multiplies_pairs(p.type, request.isa) ? kLeastResultsOfPairs : kLeastResults;
+  const bool few = g.x_channels <= most && g.y_channels >= least && a.w >= kLeastTapsOfLine;
   const bool worth_it = few && p.y.channel == 1 && double(products_of(a)) >= kMostlyInside * double(a.y * a.w);
   return worth_it || request.by_name ? std::make_shared<Unroll>(p, request) : nullptr;
 }
