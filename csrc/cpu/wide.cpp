@@ -347,9 +347,10 @@ bool overfills_box(const Problem& p, int64_t lanes) {
 
 // Worth it where a vector of result channels would be at least half empty, where a row of few channels is too short to be summed
 // over by itself while all taps together make a sum that is worth bringing the planes in order for (a short one where they are,
-// by measurement), and where the planes would not stay as they are elsewhere.
+// by measurement), for results that do not fill the tiles of `gather`, and where the planes would not stay as they are elsewhere.
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  constexpr int64_t kFewChannels = 4, kLongSum = 32, kLongSumOfPlanes = 8;
+  constexpr int64_t kFewChannels = 4, kLongSum = 32, kLongSumOfPlanes = 8, kFewResults = 32, kFewResultsOfPairs = 16,
+                    kSmallPlane = 128;
   const Geometry& g = p.geometry;
   if (p.operation == Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   const bool forward = p.operation == Operation::conv_transpose;
@@ -357,8 +358,10 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
   const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2) && !overfills_box(p, lanes);
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
-  const bool short_rows =
-      !forward && g.groups == 1 && depth <= kFewChannels && depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
+  const bool pairs = multiplies_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
+  const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
+  const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && !fills_tiles &&
+                          depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
   const bool kept = forward && planes && !multiplies_pairs(p.type, request.isa) && beats_gather(p, isa, lanes);
   if (!few_columns && !short_rows && !kept && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Wide<double>>(p, isa, request.threads);
