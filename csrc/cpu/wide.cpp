@@ -362,7 +362,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
   const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && !fills_tiles &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
-  const bool kept = forward && planes && !multiplies_pairs(p.type, request.isa) && beats_gather(p, isa, lanes);
+  const bool kept = forward && planes && !pairs && beats_gather(p, isa, lanes);
   if (!few_columns && !short_rows && !kept && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Wide<double>>(p, isa, request.threads);
   return std::make_shared<Wide<float>>(p, isa, request.threads);
