@@ -5,14 +5,12 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
-#include <sys/mman.h>
 #include <torch/library.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <utility>
 
+#include "csrc/ops/memory.h"
 #include "csrc/ops/private.h"
 #include "csrc/ops/task.h"
 
@@ -33,25 +31,6 @@ cpu::Parallel torch_threads() {
                 for (int64_t i = next++; i < count; i = next++) task(i, int(thread));
             });
           }};
-}
-
-// Fresh memory is mapped page by page as it is written, which for large results costs as much as computing them; with huge pages
-// it costs a third (113 MB: 49 ms with 4-KB pages, 21 ms with huge ones). Asks for them where the allocator has handed out
-// untouched memory: elsewhere there is nothing left to gain. TORCH_EXT_HUGE_PAGES=0 turns it off.
-void advise_huge_pages(void* data, size_t bytes) {
-#if defined(MADV_HUGEPAGE)
-  constexpr size_t kHugePage = 2 << 20;
-  static const bool enabled = [] {
-    const char* value = std::getenv("TORCH_EXT_HUGE_PAGES");
-    return !value || std::atoi(value) != 0 || !*value;
-  }();
-  if (!enabled) return;
-  const auto begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
-  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / kHugePage * kHugePage;
-  unsigned char touched = 1;
-  if (end > begin && mincore(reinterpret_cast<void*>(begin), size_t(sysconf(_SC_PAGESIZE)), &touched) == 0 && !(touched & 1))
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#endif
 }
 
 // Memory of a call. The calling thread keeps it for its next call, up to a limit: fresh pages cost more than packing into them
@@ -96,9 +75,8 @@ struct alignas(64) PackedTensor {
 
 Tensor run_packed(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,
                   const Form& form, const Tensor* packed) {
-  Task task = make_task(operation, first, second, bias, form);
+  Task task = make_task(operation, first, second, bias, form, result_allocator());
   if (task.result.numel() == 0) return task.result;
-  advise_huge_pages(task.result.mutable_data_ptr(), task.result.nbytes());
   const cpu::Parallel parallel = torch_threads();
   if (task.problem.type == Type::f32) task.problem.precision = float32_precision();
   task.problem.prepacked = packed && packed->numel() > 0;

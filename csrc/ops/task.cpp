@@ -2,6 +2,9 @@
 #include "csrc/ops/task.h"
 
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+
+#include "csrc/ops/memory.h"
 
 namespace torch_ext::ops {
 
@@ -16,12 +19,20 @@ Precision float32_precision() {
 }
 
 Task make_task(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,
-               const Form& form) {
+               const Form& form, c10::Allocator* large) {
   const SymSizes symbolic = checked_result_sizes(operation, first, second, bias, form);
   c10::DimVector sizes;
   for (const SymInt& size : symbolic) sizes.push_back(size.expect_int());
   Task task;
-  const Tensor& result = task.result = at::empty(sizes, first.options(), result_memory_format(operation, first, second, form));
+  const auto format = result_memory_format(operation, first, second, form);
+  const auto bytes = c10::multiply_integers(sizes) * int64_t(first.element_size());
+  if (large && bytes >= int64_t(kLargeResult)) {
+    task.result =
+        at::detail::empty_generic(sizes, large, c10::DispatchKeySet(c10::DispatchKey::CPU), first.scalar_type(), format);
+  } else {
+    task.result = at::empty(sizes, first.options(), format);
+  }
+  const Tensor& result = task.result;
   const Tensor& src = operation == Operation::backward_data ? result : first;
   const Tensor& weights = operation == Operation::backward_weights ? result : second;
   const Tensor& dst = operation == Operation::conv_transpose ? result : operation == Operation::backward_data ? first : second;

@@ -17,8 +17,9 @@ struct Task {
 // moment or, where it says nothing, torch.set_float32_matmul_precision.
 Precision float32_precision();
 
-// Checks the arguments and allocates the result. Where that is empty there is nothing to compute.
+// Checks the arguments and allocates the result, a large one by `large` where given. Where that is empty there is nothing to
+// compute.
 Task make_task(Operation operation, const Tensor& first, const Tensor& second, const std::optional<Tensor>& bias,
-               const Form& form);
+               const Form& form, c10::Allocator* large = nullptr);
 
 }  // namespace torch_ext::ops
