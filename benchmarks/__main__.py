@@ -24,6 +24,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="ten layers, short: under three minutes")
     parser.add_argument("--filter", default="", help="only layers whose name contains this")
     parser.add_argument("--layers", help="these layers of tests/cases.txt and no others: names joined by commas")
+    parser.add_argument("--random", type=int, help="so many layers drawn at random, with --seed, and no others")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", default="1,2", help="numbers of threads, each in a process of its own")
     parser.add_argument("--steps", default=",".join(STEPS), help="forward without gradients, training with all of them")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
@@ -45,8 +47,12 @@ def parse_arguments() -> argparse.Namespace:
 
 def choose(arguments: argparse.Namespace) -> list:
     """The layers to measure."""
-    from cases import BY_NAME, LARGE
+    from cases import BY_NAME, LARGE, parse
 
+    if arguments.random:
+        from .random_layers import lines
+
+        return [parse(line) for line in lines(arguments.random, arguments.seed)]
     if arguments.layers:
         names = arguments.layers.split(",")
         if unknown := [name for name in names if name not in BY_NAME]:
@@ -76,7 +82,7 @@ def work(arguments: argparse.Namespace) -> None:
 
     threads = int(arguments.threads)
     torch.set_num_threads(threads)
-    seconds = arguments.seconds or (0.06 if arguments.quick else 0.3)
+    seconds = arguments.seconds or (0.06 if arguments.quick else 0.03 if arguments.random else 0.3)
     todo, done = steps_of(arguments), lines_of(arguments.worker)
     with (
         tqdm(total=len(todo), initial=len(done), desc=f"{threads} thread{'s' * (threads > 1)}") as progress,

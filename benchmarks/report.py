@@ -31,6 +31,7 @@ def environment() -> dict[str, str]:
 
 # Columns, and where rows have them: of the peak of multiply-adds, and of what these and the bandwidth of memory allow together.
 PERCENTS = (("% of peak", "percent_of_peak"), ("% of limit", "percent_of_limit"))
+MOST_PLOTTED = 80  # layers, the worst
 PACKED = ", packed"  # ends the name of a ratio whose two sides have packed their weights beforehand
 
 
@@ -78,10 +79,10 @@ def plot(rows: list[dict], path: Path, title: str) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    groups = groups_of(rows)
-    layers = list(dict.fromkeys(r["layer"] for r in rows))
+    groups = {name: chosen[:MOST_PLOTTED] for name, chosen in groups_of(rows).items()}
+    layers = max(map(len, groups.values()))
     peers = peers_of(rows)
-    figure, axes = plt.subplots(len(groups), 1, figsize=(max(8, 0.5 * len(layers)), 3.2 * len(groups)), squeeze=False)
+    figure, axes = plt.subplots(len(groups), 1, figsize=(max(8, 0.5 * layers), 3.2 * len(groups)), squeeze=False)
     for (group, chosen), ax in zip(groups.items(), axes[:, 0]):
         for i, peer in enumerate(peers):
             at = [j + (i - len(peers) / 2 + 0.5) * 0.8 / len(peers) for j, r in enumerate(chosen) if peer in r["ratios"]]

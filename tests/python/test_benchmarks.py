@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from cases import ROOT
+from cases import ROOT, parse
 
 
 @pytest.fixture
@@ -103,3 +103,15 @@ def test_a_layer_that_crashes_is_left_out_and_the_others_are_measured(benchmarks
     assert [row["layer"] for row in rows] == [names[0], names[2]]
     assert starts == [0, 2]
     assert "left out: fsrcnn_56_1, forward" in capsys.readouterr().err
+
+
+def test_random_layers_are_those_of_their_seed_and_neither_small_nor_large(benchmarks):
+    layers = benchmarks("benchmarks.random_layers")
+    lines = layers.lines(60, 3)
+    assert lines == layers.lines(60, 3) and not set(lines) & set(layers.lines(60, 4))
+    cases = [parse(line) for line in lines]
+    assert len({case.name for case in cases}) == 60
+    assert len({case.axes for case in cases}) == 3 and any(case.g > 1 for case in cases)
+    for case in cases:
+        assert layers.LEAST_FLOPS < 2 * case.terms < layers.MOST_FLOPS
+        assert case.torch_attributes() is not None
