@@ -31,9 +31,9 @@ namespace {
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6, kMaxPositionsInVain = 4;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kManyTaps = 64;
 constexpr double kLeastInside = 0.75;
-// Forward, weights that are packed from far apart take longer for it: rows of taps, where these are not too few for the adding of
-// columns and few are outside (256 to 128 channels, k4 s2, 50 positions: 0.65 of the time), and rows of channels of large
-// weights.
+// Forward, weights that are packed from far apart take longer for it: rows of the taps of a line, where these are not too few for
+// the adding of columns and few are outside (256 to 128 channels, k4 s2, 50 positions: 0.65 of the time; along two axes 1.2), and
+// rows of the channels of large weights.
 constexpr int64_t kMaxPositionsOfTaps = 100, kLeastWeightsOfTaps = 64 << 10, kLeastTapsOfLine = 4;
 constexpr int64_t kMaxPositionsOfChannels = 32, kLeastWeightsOfChannels = 256 << 10;
 constexpr double kMostlyInside = 0.85;
@@ -43,8 +43,8 @@ constexpr double kMostlyInside = 0.85;
 // Where other kernels multiply pairs of bf16, that is so of fewer channels in the smallest planes.
 constexpr int64_t kFewChannels = 12, kFewChannelsOfPairs = 8, kMostPositionsOfFew = 512, kLeastRowOfFew = 64;
 constexpr struct { int64_t positions, weights; } kLeastOfFew[] = {{64, 8 << 10}, {128, 16 << 10}, {400, 32 << 10}};
-constexpr int64_t kSmallPlane = 128;
-constexpr int64_t kPositions = 128;  // of an item that multiplies them by pieces of rows
+constexpr int64_t kSmallPlane = 128;  // positions, of which short lines leave vectors along them empty
+constexpr int64_t kPositions = 128;   // of an item that multiplies them by pieces of rows
 // From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
 constexpr int64_t kTapsOfPanels = 256;
 constexpr int64_t kItems = 64;

@@ -417,9 +417,9 @@ void Overlap<In>::store(const Buffers& buffers, const Block& block, const Real* 
                    columns_);
 }
 
-// Whether the output channels fill one vector and leave most of a second one empty, on planes of many positions in
-// long lines (256 to 20
-// channels of 28x28: 0.6 to 0.75 of the time of `gather` in NCX, 0.75 to 0.9 in NXC; with 8 lanes less, and 1.3 in NXC).
+// Whether the output channels fill one vector and leave most of a second one empty, on planes of many positions in long lines
+// (256 to 20 channels of 28x28: 0.6 to 0.75 of the time of `gather` in NCX, 0.75 to 0.9 in NXC; with 8 lanes less, and 1.3 in
+// NXC).
 bool little_over_a_vector(const Problem& p, int64_t lanes) {
   const Geometry& g = p.geometry;
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1, wide = lanes == kMaxLanes;

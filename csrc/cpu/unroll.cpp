@@ -133,9 +133,8 @@ std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
   if (p.operation != Operation::conv_transpose || g.groups > 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0)
     return nullptr;
   if (a.stride > 1 || a.dilation > 1 || a.w == 1) return nullptr;
-  // With channels last; planes are better summed with lanes along positions. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128,
-  // k9 s1: 0.7; 8 to 64, k3 s1: 0.95.)
-  // From a vector of input channels on a tap is a sum of its own.
+  // With channels last; planes are better summed with lanes along positions. From a vector of input channels on a tap is a sum of
+  // its own. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128, k9 s1: 0.7; 8 to 64, k3 s1: 0.95.)
   const int64_t most = tiles<float>(request.isa).lanes;
   const int64_t least = multiplies_pairs(p.type, request.isa) ? kLeastResultsOfPairs : kLeastResults;
   const bool few = g.x_channels <= most && g.y_channels >= least && a.w >= kLeastTapsOfLine;
