@@ -25,7 +25,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--filter", default="", help="only layers whose name contains this")
     parser.add_argument("--layers", help="these layers of tests/cases.txt and no others: names joined by commas")
     parser.add_argument("--random", type=int, help="so many layers drawn at random, with --seed, and no others")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the layers that --random draws")
     parser.add_argument("--threads", default="1,2", help="numbers of threads, each in a process of its own")
     parser.add_argument("--steps", default=",".join(STEPS), help="forward without gradients, training with all of them")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
@@ -38,6 +38,8 @@ def parse_arguments() -> argparse.Namespace:
         arguments.cases = choose(arguments)
     except ValueError as error:
         parser.error(str(error))
+    if arguments.random is not None and arguments.random < 1:
+        parser.error(f"--random: a number of layers, not {arguments.random}")
     if not all(t.isdecimal() and int(t) > 0 for t in arguments.threads.split(",")):
         parser.error(f"--threads: numbers joined by commas, not {arguments.threads!r}")
     if not set(arguments.steps.split(",")) <= set(STEPS):

@@ -445,8 +445,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (positions > kMaxLinks / g.w_positions() || g.batch * g.y_positions() > kMaxResults) return nullptr;
   const bool packs_nothing = !p.prepacked || g.w_positions() >= kTapsOfPanels;
   const bool few_positions = packs_nothing && positions <= most_positions(p, request) && g.w_size() >= kMinWeights * g.groups;
-  const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
-  if (!request.by_name && !few_positions && !few_channels(p, request.isa, lanes)) return nullptr;
+  if (!request.by_name && !few_positions && !few_channels(p, request.isa, lanes_of(p.type, isa))) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
   return std::make_shared<Native<float>>(p, isa, request.threads);
 }

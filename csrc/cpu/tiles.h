@@ -252,6 +252,9 @@ class ForTiles {
 template <class Real>
 const Tiles<Real>& tiles(Isa isa);
 
+// Reals of a vector that values of a type are computed in.
+inline int64_t lanes_of(Type type, Isa isa) { return type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes; }
+
 // Gather and outer tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
 const Tiles<float>& pair_tiles();  // Isa::avx512_bf16
 const Tiles<float>& amx_tiles();   // Isa::amx

@@ -355,7 +355,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (p.operation == Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   const bool forward = p.operation == Operation::conv_transpose;
   const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
-  const int64_t lanes = p.type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes;
+  const int64_t lanes = lanes_of(p.type, isa);
   const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2) && !overfills_box(p, lanes);
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = multiplies_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;

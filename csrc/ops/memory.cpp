@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -25,51 +26,46 @@ class ResultAllocator final : public c10::Allocator {
   explicit ResultAllocator(size_t most) : most_(most) {}
 
   c10::DataPtr allocate(size_t bytes) override {
-    auto* block = new Block{{}, bytes, this};
-    if (!take(bytes, *block)) {
-      block->bytes = bytes;
+    auto block = std::make_unique<Block>(take(bytes));
+    if (!block->memory) {
       try {
-        block->memory = c10::GetCPUAllocator()->allocate(bytes);
+        *block = {c10::GetCPUAllocator()->allocate(bytes), bytes};
       } catch (...) {
         // What is kept may be what is missing.
-        if (!release(0)) {
-          delete block;
-          throw;
-        }
-        block->memory = c10::GetCPUAllocator()->allocate(bytes);
+        if (!release(0)) throw;
+        *block = {c10::GetCPUAllocator()->allocate(bytes), bytes};
       }
       advise_huge_pages(block->memory.get(), bytes);
     }
-    return {block->memory.get(), block, &give_back, c10::Device(c10::DeviceType::CPU)};
+    void* data = block->memory.get();
+    return {data, block.release(), &give_back, c10::Device(c10::DeviceType::CPU)};
   }
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 
  private:
   struct Block {
     c10::DataPtr memory;
-    size_t bytes;
-    ResultAllocator* of;
+    size_t bytes = 0;
   };
 
-  // The smallest block that is large enough, and not by much. Nobody waits for a lock: who does not get it at once, as in a
-  // process that was forked while it was held, allocates and frees as ever.
-  bool take(size_t bytes, Block& block) {
+  // The smallest block that is large enough, and not by much; else one without memory. Nobody waits for a lock: who does not get
+  // it at once, as in a process that was forked while it was held, allocates and frees as ever.
+  Block take(size_t bytes) {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return false;
+    if (!lock) return {};
     auto best = kept_.end();
     for (auto it = kept_.begin(); it != kept_.end(); ++it)
       if (it->bytes >= bytes && it->bytes <= bytes + bytes / 8 && (best == kept_.end() || it->bytes < best->bytes)) best = it;
-    if (best == kept_.end()) return false;
+    if (best == kept_.end()) return {};
     kept_bytes_ -= best->bytes;
-    block = std::move(*best);
+    Block block = std::move(*best);
     kept_.erase(best);
-    return true;
+    return block;
   }
 
   static void give_back(void* context) {
-    auto* block = static_cast<Block*>(context);
-    block->of->keep(std::move(*block));
-    delete block;
+    const std::unique_ptr<Block> block(static_cast<Block*>(context));
+    static_cast<ResultAllocator*>(result_allocator())->keep(std::move(*block));
   }
 
   void keep(Block block) {

@@ -38,7 +38,9 @@ def test_a_short_run_ends_in_a_table_a_file_and_a_plot(tmp_path):
     assert (tmp_path / "float32.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("wrong", (["--layers", "no_such"], ["--filter", "no_such"], ["--threads", "0"], ["--steps", "backward"]))
+@pytest.mark.parametrize(
+    "wrong", (["--layers", "no_such"], ["--filter", "no_such"], ["--random", "-1"], ["--threads", "0"], ["--steps", "backward"])
+)
 def test_wrong_arguments_are_named(benchmarks, monkeypatch, capsys, wrong):
     monkeypatch.setattr(sys, "argv", ["benchmarks", *wrong])
     with pytest.raises(SystemExit):
