@@ -54,13 +54,14 @@ def choose(arguments: argparse.Namespace) -> list:
     if arguments.random:
         from .random_layers import lines
 
-        return [parse(line) for line in lines(arguments.random, arguments.seed)]
-    if arguments.layers:
+        cases = [c for c in map(parse, lines(arguments.random, arguments.seed)) if arguments.filter in c.name]
+    elif arguments.layers:
         names = arguments.layers.split(",")
         if unknown := [name for name in names if name not in BY_NAME]:
             raise ValueError(f"--layers: tests/cases.txt has no {', '.join(unknown)}")
         return [BY_NAME[name] for name in names]
-    cases = [c for c in LARGE if arguments.filter in c.name and (c.name in QUICK or not arguments.quick or arguments.filter)]
+    else:
+        cases = [c for c in LARGE if arguments.filter in c.name and (c.name in QUICK or not arguments.quick or arguments.filter)]
     if not cases:
         raise ValueError(f"--filter: no layer has {arguments.filter!r} in its name")
     return cases

@@ -43,6 +43,10 @@ constexpr double kMostlyInside = 0.85;
 // Where other kernels multiply pairs of bf16, that is so of fewer channels in the smallest planes.
 constexpr int64_t kFewChannels = 12, kFewChannelsOfPairs = 8, kMostPositionsOfFew = 512, kLeastRowOfFew = 64;
 constexpr struct { int64_t positions, weights; } kLeastOfFew[] = {{64, 8 << 10}, {128, 16 << 10}, {400, 32 << 10}};
+// Where most products are with what lies outside of y, tiles of `gather` that make few of those are better, though some of their
+// lanes are empty: the products that are left, in lanes, for each product here. (512 to 12 channels, k7 s1, 4x4: 0.6 of the
+// time.)
+constexpr double kLeastOfFewInside = 0.6;
 constexpr int64_t kSmallPlane = 128;  // positions, of which short lines leave vectors along them empty
 constexpr int64_t kPositions = 128;   // of an item that multiplies them by pieces of rows
 // From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
@@ -56,9 +60,17 @@ constexpr int64_t kColumnBytes = 128 << 10, kMostColumnBytes = 4 << 20, kMostIte
 // Rows of weights at a time of backward_data, and elements of them.
 constexpr int64_t kDotted = 32, kSlice = 1024;
 
+// The share of products that are not with what lies outside of y.
+double inside(const Geometry& g) {
+  double share = 1;
+  for (const Axis& axis : g.axis) share *= double(products_of(axis)) / double(axis.x * axis.w);
+  return share;
+}
+
 // Whether a forward layer to few channels is small enough.
-bool few_channels(const Problem& p, Isa isa, int64_t lanes) {
+bool few_channels(const Problem& p, Isa isa) {
   const Geometry& g = p.geometry;
+  const int64_t lanes = lanes_of(p.type, isa);
   const bool pairs = multiplies_pairs(p.type, isa);
   if (p.operation != Operation::conv_transpose || g.y_channels % lanes == 0) return false;
   if (g.y_channels > (pairs ? kFewChannelsOfPairs : kFewChannels) || (pairs && g.x_positions() > kLeastOfFew[0].positions))
@@ -66,6 +78,8 @@ bool few_channels(const Problem& p, Isa isa, int64_t lanes) {
   if (g.batch * g.x_positions() > kMostPositionsOfFew || g.y_channels * g.w_positions() < kLeastRowOfFew) return false;
   // Lines of whole vectors suit the other kernels, but for the smallest planes.
   if (g.x_positions() > kSmallPlane && g.axis[kAxes - 1].x % lanes == 0) return false;
+  const int64_t columns = round_up(g.y_channels, column_step_of(p.type, isa));
+  if (inside(g) * double(columns) < kLeastOfFewInside * double(g.y_channels)) return false;
   for (const auto& least : kLeastOfFew)
     if (g.x_positions() <= least.positions) return g.w_size() >= least.weights * g.groups;
   return false;
@@ -424,14 +438,12 @@ int64_t most_positions(const Problem& p, const Request& request) {
   const bool taps_inside = p.w.channel != 1, pairs = multiplies_pairs(p.type, request.isa);
   const bool forward = p.operation == Operation::conv_transpose, written = p.operation == Operation::backward_weights;
   const int64_t run = taps_inside ? g.y_channels * g.w_positions() : g.y_channels;  // side by side in a row of weights
-  double inside = 1;
-  for (const Axis& axis : g.axis) inside *= double(products_of(axis)) / double(axis.x * axis.w);
   int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
   const bool read_whole = g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun;
   if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
     most = written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
-  if (inside < kLeastInside) most = std::min(most, written ? kMaxPositionsInVain : kMaxPositions);
-  if (!forward || pairs || inside < kMostlyInside) return most;
+  if (inside(g) < kLeastInside) most = std::min(most, written ? kMaxPositionsInVain : kMaxPositions);
+  if (!forward || pairs || inside(g) < kMostlyInside) return most;
   const int64_t line = g.axis[kAxes - 1].w;
   if (taps_inside && line >= kLeastTapsOfLine && line == g.w_positions() && g.w_size() >= kLeastWeightsOfTaps * g.groups)
     return std::max(most, kMaxPositionsOfTaps);
@@ -445,7 +457,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (positions > kMaxLinks / g.w_positions() || g.batch * g.y_positions() > kMaxResults) return nullptr;
   const bool packs_nothing = !p.prepacked || g.w_positions() >= kTapsOfPanels;
   const bool few_positions = packs_nothing && positions <= most_positions(p, request) && g.w_size() >= kMinWeights * g.groups;
-  if (!request.by_name && !few_positions && !few_channels(p, request.isa, lanes_of(p.type, isa))) return nullptr;
+  if (!request.by_name && !few_positions && !few_channels(p, request.isa)) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
   return std::make_shared<Native<float>>(p, isa, request.threads);
 }

@@ -26,9 +26,10 @@ constexpr int64_t kSmallPlane = 16 << 10;  // bytes of a channel of the input
 constexpr int64_t kLeastLine = 128;        // cells of the innermost axis, of a part of a line
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;
-constexpr int64_t kMinDepth = 4;         // input channels: below it the overlap-add costs as much as the product
-constexpr int64_t kManyPositions = 256;  // of a plane of x
-constexpr int64_t kMinPaired = 16;       // below it bringing them to pairs costs more than it saves
+constexpr int64_t kMinDepth = 4;             // input channels: below it the overlap-add costs as much as the product
+constexpr int64_t kMinDepthSideBySide = 16;  // of groups whose channels lie side by side
+constexpr int64_t kManyPositions = 256;      // of a plane of x
+constexpr int64_t kMinPaired = 16;           // below it bringing them to pairs costs more than it saves
 
 template <class In>
 class Overlap final : public Plan {
@@ -419,25 +420,28 @@ void Overlap<In>::store(const Buffers& buffers, const Block& block, const Real* 
 
 // Whether the output channels fill one vector and leave most of a second one empty, on planes of many positions in long lines
 // (256 to 20 channels of 28x28: 0.6 to 0.75 of the time of `gather` in NCX, 0.75 to 0.9 in NXC; with 8 lanes less, and 1.3 in
-// NXC).
-bool little_over_a_vector(const Problem& p, int64_t lanes) {
+// NXC). Of 24 channels `gather` takes a vector and a half where that is faster than two: 0.75 to 1.05 of the time.
+template <class Real>
+bool little_over_a_vector(const Problem& p, const Tiles<Real>& tiles) {
   const Geometry& g = p.geometry;
+  const int64_t lanes = tiles.lanes;
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1, wide = lanes == kMaxLanes;
-  return g.y_channels > lanes && g.y_channels <= lanes * (planes && wide ? 6 : 5) / 4 && g.x_positions() >= kManyPositions &&
+  const int64_t quarters = planes && wide && tiles.column_step == lanes ? 6 : 5;
+  return g.y_channels > lanes && g.y_channels <= lanes * quarters / 4 && g.x_positions() >= kManyPositions &&
          g.axis[kAxes - 1].x >= lanes && (planes || (wide && g.w_positions() > 1));
 }
 
-// Worth it where a vector of output channels would be at least half empty, on planes of many positions a quarter. Channels of
-// many groups that lie side by side are left to the wide kernel, which reads several groups at once.
+// Worth it where a vector of output channels would be at least half empty, on planes of many positions a quarter. Few channels of
+// groups that lie side by side are left to the wide kernel, which reads several groups at once (4 to 1 channels 0.3 to 0.5 of the
+// time, 16 to 1 1.1 to 1.4, 128 to 1 twice; bf16 twice to five times).
 template <class In>
 std::shared_ptr<Plan> make_of(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::conv_transpose || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  const bool side_by_side = g.groups > 1 && (p.x.channel == 1 || p.y.channel == 1);
+  const bool side_by_side = g.groups > 1 && g.x_channels < kMinDepthSideBySide && (p.x.channel == 1 || p.y.channel == 1);
   const bool pairs = multiplies_pairs(p.type, request.isa);  // which `gather` does, with as many lanes
   const int64_t quarters = !pairs && g.x_positions() >= kManyPositions ? 3 : 2;
-  const bool few =
-      g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) || (!pairs && little_over_a_vector(p, tiles.lanes));
+  const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) || (!pairs && little_over_a_vector(p, tiles));
   if (!request.by_name && (!few || g.x_channels < kMinDepth || side_by_side)) return nullptr;
   return std::make_shared<Overlap<In>>(p, tiles, request.threads);
 }

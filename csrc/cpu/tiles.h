@@ -187,6 +187,7 @@ struct Tiles {
   bool matrices = false;
   int depth_step = 1;  // the depth of gather tiles is a multiple of it
   int row_step = 1;    // rows up to a multiple of it cost the same
+  int column_step;     // and columns: the lanes of a vector, or half of them
   bool asks = false;   // outer and wide tiles ask for `next`
   // Before and after those tiles of a thread, where given (ForTiles).
   void (*enter)() = nullptr;
@@ -254,6 +255,11 @@ const Tiles<Real>& tiles(Isa isa);
 
 // Reals of a vector that values of a type are computed in.
 inline int64_t lanes_of(Type type, Isa isa) { return type == Type::f64 ? tiles<double>(isa).lanes : tiles<float>(isa).lanes; }
+
+// Columns that cost the same, up to a multiple of them.
+inline int64_t column_step_of(Type type, Isa isa) {
+  return type == Type::f64 ? tiles<double>(isa).column_step : tiles<float>(isa).column_step;
+}
 
 // Gather and outer tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
 const Tiles<float>& pair_tiles();  // Isa::avx512_bf16

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies of the tiles, written once against a vector type `V` and included into one namespace for each instruction set, inside the
-// region that enables it. Nothing from outside may be called here that is not always inlined: a shared inline function emitted
-// with these instructions could be linked into the path of an older processor.
+// Bodies of the tiles, written once against a vector type `V` and included into one namespace for each instruction set, inside
+// the region that enables it. Nothing from outside may be called here that is not always inlined: a shared inline function
+// emitted with these instructions could be linked into the path of an older processor.
 
 #include "csrc/cpu/tiles_moves.inl"
 #include "csrc/cpu/tiles_results.inl"
+#include "csrc/cpu/tiles_strip.inl"
 #include "csrc/cpu/tiles_winograd.inl"
 
 // A term of a tile of the longest vectors has a load to spare, and so what is needed soon is asked for on the way, line by line:
@@ -13,14 +14,13 @@ template <class V>
 inline constexpr bool kAsks = V::lanes * sizeof(typename V::Real) >= 64;
 
 // Terms take turns at as many sums as there are `Chains`, which are added in the end: the shorter, the less they err.
-template <class V, int Vectors, int Rows, int Chains = 1>
-void gather_tile(const GatherTile<typename V::Real>& t) {
+template <class V, int Vectors, int Rows, int Chains, bool EndsInHalf>
+__attribute__((noinline)) void gather_sums(const GatherTile<typename V::Real>& t) {
   using Real = typename V::Real;
+  using Strip = Strip<V, Vectors, EndsInHalf>;
   constexpr int width = Vectors * V::lanes;
-  typename V::Reg acc[Chains][Rows][Vectors];
-  TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k)
-    TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[k][m][v] = V::zero();
+  Strip acc[Chains][Rows];
+  TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[k][m].clear();
   constexpr int64_t kLine = 64 / int64_t(sizeof(Real));
   int asked = 0;  // rows whose results have been asked for
   const char* soon = static_cast<const char*>(t.soon);
@@ -36,16 +36,11 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
     const auto ask_for_rows = [&](int64_t c) {
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) __builtin_prefetch(next[m] + t.first + c);
     };
-    const auto add = [&](int64_t c, typename V::Reg(*sums)[Vectors]) __attribute__((always_inline)) {
-      typename V::Reg column[Vectors];
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) column[v] = V::load(b + v * V::lanes);
-      if constexpr (Chains > 1) {
-        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) V::pin(column[v]);
-      }
-      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-        const auto row = V::broadcast(a[m] + c);
-        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) sums[m][v] = V::fma(row, column[v], sums[m][v]);
-      }
+    const auto add = [&](int64_t c, Strip * sums) __attribute__((always_inline)) {
+      Strip columns;
+      columns.load(b);
+      if constexpr (Chains > 1) columns.pin();
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) sums[m].add_product(a[m] + c, columns);
       b += width;
     };
     const auto sum = [&](int64_t begin, int64_t end) __attribute__((always_inline)) {
@@ -69,37 +64,38 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
   }
   for (; asked < Rows; ++asked) prefetch_results<V, Vectors>(t, asked);
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-    TORCH_EXT_UNROLL for (int k = 1; k < Chains; ++k)
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[0][m][v] = V::add(acc[0][m][v], acc[k][m][v]);
-    store_results<V, Vectors>(t, m, acc[0][m]);
+    TORCH_EXT_UNROLL for (int k = 1; k < Chains; ++k) acc[0][m].add(acc[k][m]);
+    typename V::Reg sums[Vectors];
+    acc[0][m].widen(sums);
+    store_results<V, Vectors>(t, m, sums);
   }
 }
 
 template <class V, int Vectors, int Rows, int Chains = 1>
-void outer_tile(const OuterTile<typename V::Real>& t) {
+void gather_tile(const GatherTile<typename V::Real>& t) {
+  if constexpr (has_halves<V>)
+    if (ends_in_half<V, Vectors>(t.columns)) return gather_sums<V, Vectors, Rows, Chains, true>(t);
+  gather_sums<V, Vectors, Rows, Chains, false>(t);
+}
+
+template <class V, int Vectors, int Rows, int Chains, bool EndsInHalf>
+__attribute__((noinline)) void outer_sums(const OuterTile<typename V::Real>& t) {
   using Real = typename V::Real;
-  typename V::Reg acc[Chains][Rows][Vectors];
+  using Strip = Strip<V, Vectors, EndsInHalf>;
+  Strip acc[Chains][Rows];
   const int64_t last = t.columns - (Vectors - 1) * V::lanes;
-  TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k)
-    TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[k][m][v] = V::zero();
+  TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[k][m].clear();
   const auto mask = V::first(last);
   const char* next = static_cast<const char*>(t.next ? t.next : t.runs);
   for (int64_t r = 0; r < t.run_count; ++r) {
     const Real* a = t.runs[r].a + t.a_offset;
     const Real* b = t.runs[r].b + t.b_offset;
     int64_t p = t.runs[r].count;
-    const auto add = [&](typename V::Reg(*sums)[Vectors]) __attribute__((always_inline)) {
-      typename V::Reg column[Vectors];
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) column[v] = V::load(b + v * V::lanes);
-      column[Vectors - 1] = V::load_masked(b + (Vectors - 1) * V::lanes, mask);
-      if constexpr (Chains > 1) {
-        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) V::pin(column[v]);
-      }
-      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-        const auto row = V::broadcast(a + m);
-        TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) sums[m][v] = V::fma(row, column[v], sums[m][v]);
-      }
+    const auto add = [&](Strip * sums) __attribute__((always_inline)) {
+      Strip columns;
+      columns.load_masked(b, mask);
+      if constexpr (Chains > 1) columns.pin();
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) sums[m].add_product(a + m, columns);
       a += t.a_pitch;
       b += t.b_pitch;
       if constexpr (kAsks<V> && Chains == 1) {
@@ -113,26 +109,30 @@ void outer_tile(const OuterTile<typename V::Real>& t) {
     for (; p > 0; --p) add(acc[0]);
   }
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-    TORCH_EXT_UNROLL for (int k = 1; k < Chains; ++k)
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[0][m][v] = V::add(acc[0][m][v], acc[k][m][v]);
+    TORCH_EXT_UNROLL for (int k = 1; k < Chains; ++k) acc[0][m].add(acc[k][m]);
+    typename V::Reg sums[Vectors];
+    acc[0][m].widen(sums);
     Real* to = t.out + m * t.out_pitch;
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v)
-      V::store(to + v * V::lanes, t.add ? V::add(V::load(to + v * V::lanes), acc[0][m][v]) : acc[0][m][v]);
-    const auto end = acc[0][m][Vectors - 1];
+        V::store(to + v * V::lanes, t.add ? V::add(V::load(to + v * V::lanes), sums[v]) : sums[v]);
     to += (Vectors - 1) * V::lanes;
-    V::store_first(to, last, t.add ? V::add(V::load_first(to, last), end) : end);
+    V::store_first(to, last, t.add ? V::add(V::load_first(to, last), sums[Vectors - 1]) : sums[Vectors - 1]);
   }
 }
 
-template <class V, int Rows, int Vectors>
-void wide_tile(const WideTile<typename V::Real>& t) {
-  typename V::Reg acc[Rows][Vectors];
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::zero();
+template <class V, int Vectors, int Rows, int Chains = 1>
+void outer_tile(const OuterTile<typename V::Real>& t) {
+  if constexpr (has_halves<V>)
+    if (ends_in_half<V, Vectors>(t.columns)) return outer_sums<V, Vectors, Rows, Chains, true>(t);
+  outer_sums<V, Vectors, Rows, Chains, false>(t);
+}
+
+template <class V, int Rows, int Vectors, bool EndsInHalf>
+__attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
+  using Strip = Strip<V, Vectors, EndsInHalf>;
+  Strip acc[Rows];
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m].clear();
   const auto mask = V::first(t.columns - (Vectors - 1) * V::lanes);
-  const auto load = [&](const typename V::Real* in, int v) {
-    return v < Vectors - 1 ? V::load(in + v * V::lanes) : V::load_masked(in + v * V::lanes, mask);
-  };
   const auto sum = [&](int64_t begin, int64_t end) __attribute__((always_inline)) {
     for (int64_t c = begin; c < end; ++c) {
       const auto* plane = t.in + c * t.in_pitch;
@@ -143,17 +143,11 @@ void wide_tile(const WideTile<typename V::Real>& t) {
         if constexpr (Rows < Vectors) {
           typename V::Reg weight[Rows];
           TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) weight[m] = V::set(w[m]);
-          TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
-            const auto x = load(in, v);
-            TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][v] = V::fma(weight[m], x, acc[m][v]);
-          }
+          Strip::add_products(acc, weight, in, mask);
         } else {
-          typename V::Reg x[Vectors];
-          TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) x[v] = load(in, v);
-          TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-            const auto weight = V::set(w[m]);
-            TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) acc[m][v] = V::fma(weight, x[v], acc[m][v]);
-          }
+          Strip x;
+          x.load_masked(in, mask);
+          TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m].add_product(w + m, x);
         }
       }
     }
@@ -167,11 +161,21 @@ void wide_tile(const WideTile<typename V::Real>& t) {
   } else {
     sum(0, t.depth);
   }
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+    typename V::Reg sums[Vectors];
+    acc[m].widen(sums);
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
       auto* to = t.out + m * t.out_pitch + v * V::lanes;
-      V::store(to, V::add(t.init ? V::set(t.init[m]) : V::load(to), acc[m][v]));
+      V::store(to, V::add(t.init ? V::set(t.init[m]) : V::load(to), sums[v]));
     }
+  }
+}
+
+template <class V, int Rows, int Vectors>
+void wide_tile(const WideTile<typename V::Real>& t) {
+  if constexpr (has_halves<V>)
+    if (ends_in_half<V, Vectors>(t.columns)) return wide_sums<V, Rows, Vectors, true>(t);
+  wide_sums<V, Rows, Vectors, false>(t);
 }
 
 // A whole vector, or with a mask some of its lanes.
@@ -201,8 +205,7 @@ template <class V, int Rows, int Taps>
 void dot_tile(const DotTile<typename V::Real>& t) {
   using Real = typename V::Real;
   typename V::Reg acc[Rows][Taps];
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m)
-    TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) acc[m][k] = V::zero();
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) acc[m][k] = V::zero();
   for (int64_t r = 0; r < t.run_count; ++r) {
     const Real* a = t.runs[r].a + t.a_offset;
     const Real* b = t.runs[r].b;
@@ -366,7 +369,8 @@ constexpr void fill_wide(Tiles<typename V::Real>& table, std::integer_sequence<i
   table.max_wide_rows = sizeof...(Widest);
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_wide_tiles<V, I + 1>(table, std::make_integer_sequence<int, Widest>()), ...);
-  }(std::make_integer_sequence<int, sizeof...(Widest)>());
+  }
+  (std::make_integer_sequence<int, sizeof...(Widest)>());
 }
 
 template <class V, int Rows, int... Taps>
@@ -376,23 +380,27 @@ constexpr void fill_dot_tiles(Tiles<typename V::Real>& table, std::integer_seque
 }
 
 // Tallest[v] is how many rows fit the register file beside v vectors of the panel and one broadcast.
-// Widest[m] is how many vectors fit it beside m broadcasts and one load, Dots[m] how many sums of m rows beside those and one load.
+// Widest[m] is how many vectors fit it beside m broadcasts and one load, Dots[m] how many sums of m rows beside those and one
+// load.
 template <class V, int... Tallest, int... Widest, int... Dots>
 constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest...>, std::integer_sequence<int, Widest...> widest,
                                              std::integer_sequence<int, Dots...>) {
   static_assert(sizeof...(Dots) == kDotRows);
   Tiles<typename V::Real> table{};
-  table.lanes = V::lanes;
+  table.lanes = table.column_step = V::lanes;
   table.max_vectors = sizeof...(Tallest);
   table.asks = kAsks<V>;
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_tiles<V, I + 1>(table, std::make_integer_sequence<int, Tallest>()), ...);
-    if constexpr (sizeof(typename V::Real) == 4) (fill_chains<V, I + 1>(table, std::make_integer_sequence<int, Tallest / 2>()), ...);
-  }(std::make_integer_sequence<int, sizeof...(Tallest)>());
+    if constexpr (sizeof(typename V::Real) == 4)
+      (fill_chains<V, I + 1>(table, std::make_integer_sequence<int, Tallest / 2>()), ...);
+  }
+  (std::make_integer_sequence<int, sizeof...(Tallest)>());
   fill_wide<V>(table, widest);
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_dot_tiles<V, I + 1>(table, std::make_integer_sequence<int, Dots>()), ...);
-  }(std::make_integer_sequence<int, sizeof...(Dots)>());
+  }
+  (std::make_integer_sequence<int, sizeof...(Dots)>());
   table.transpose = transpose<V>;
   table.transpose_rows = transpose_rows<V>;
   if constexpr (sizeof(typename V::Real) == 4) table.transpose_halves = transpose_halves<V>;

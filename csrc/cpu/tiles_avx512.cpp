@@ -9,6 +9,8 @@
 #endif
 #include <immintrin.h>
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 TORCH_EXT_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
@@ -16,8 +18,12 @@ TORCH_EXT_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 namespace torch_ext::cpu {
 namespace avx512 {
 
+#include "csrc/cpu/tiles_half.inl"
+
 struct F32 {
   using Real = float;
+  using Half = Half256;
+  static inline bool halves_pay = false;
   using Reg = __m512;
   using Mask = __mmask16;
   static constexpr int lanes = 16;
@@ -207,6 +213,7 @@ struct F64 {
 };
 
 #include "csrc/cpu/tiles.inl"
+#include "csrc/cpu/tiles_speed.inl"
 
 // 32 registers: 12 x 1, 12 x 2, 8 x 3 and 6 x 4 accumulators, each with its panel vectors and one broadcast; wide tiles with the
 // shorter of their sides and one more.
@@ -217,7 +224,10 @@ constexpr Tiles<double> f64 = make_tiles<F64>(std::integer_sequence<int, 12, 12,
 
 }  // namespace avx512
 
-const Tiles<float>& tiles_avx512(float) { return avx512::f32; }
+const Tiles<float>& tiles_avx512(float) {
+  static const Tiles<float> table = avx512::with_halves<avx512::F32>(avx512::f32);
+  return table;
+}
 const Tiles<double>& tiles_avx512(double) { return avx512::f64; }
 
 }  // namespace torch_ext::cpu

@@ -20,8 +20,24 @@ TORCH_EXT_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")
 namespace torch_ext::cpu {
 namespace avx512_bf16 {
 
+#include "csrc/cpu/tiles_half.inl"
+
+struct HalfPairs : Half256 {
+  static Reg broadcast(const float* p) {
+    int pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return _mm256_castsi256_ps(_mm256_set1_epi32(pair));
+  }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm256_dpbf16_ps(c, bits(a), bits(b)); }
+
+ private:
+  static __m256bh bits(Reg v) { return __m256bh(_mm256_castps_si256(v)); }
+};
+
 struct Pairs {
   using Real = float;
+  using Half = HalfPairs;
+  static inline bool halves_pay = false;
   using Reg = __m512;
   using Mask = __mmask16;
   static constexpr int lanes = 16;
@@ -141,24 +157,18 @@ constexpr Tiles<float> with_pairs(Tiles<float> table) {
 }  // namespace avx512_bf16
 
 const Tiles<float>& pair_tiles() {
-  static const Tiles<float> table = avx512_bf16::with_pairs(tiles_avx512(float()));
+  static const Tiles<float> table = avx512_bf16::with_halves<avx512_bf16::Pairs>(avx512_bf16::with_pairs(tiles_avx512(float())));
   return table;
 }
 
-// The fastest of some tries each, in turns: an interruption slows down one of them alone. A pair is two products, so that half
-// the rate of float32 would be even; the tiles pay for it from 3/4 on.
+// A pair is two products, so that half the rate of float32 would be even; the tiles pay for it from 3/4 on.
 bool pairs_are_fast() {
   static const bool fast = detected_isa() >= Isa::avx512_bf16 && [] {
+    using namespace avx512_bf16;
     const __m512 one = _mm512_set1_ps(1);
-    constexpr int kRounds = 500;
-    double floats = 1, pairs = 1;
-    for (int i = 0; i < 8; ++i) {
-      floats =
-          std::min(floats, avx512_bf16::seconds_of_sums(kRounds, [&](__m512 sum) { return _mm512_fmadd_ps(one, one, sum); }));
-      pairs = std::min(pairs,
-                       avx512_bf16::seconds_of_sums(kRounds, [&](__m512 sum) { return avx512_bf16::Pairs::fma(one, one, sum); }));
-    }
-    return 3 * pairs < 4 * floats;
+    const auto floats = [&] { return seconds_of_sums(kTimedRounds, [&](__m512 sum) { return _mm512_fmadd_ps(one, one, sum); }); };
+    const auto pairs = [&] { return seconds_of_sums(kTimedRounds, [&](__m512 sum) { return Pairs::fma(one, one, sum); }); };
+    return 3 * ratio_of(pairs, floats) < 4;
   }();
   return fast;
 }

@@ -10,14 +10,41 @@ double seconds(F call) {
 
 // Some rounds of f for each of independent sums, enough of them to hide the latency of an instruction in every pipe.
 constexpr int kTimedSums = 12;
-template <class F>
-double seconds_of_sums(int rounds, F f) {
+template <class F, class Reg = __m512>
+double seconds_of_sums(int rounds, F f, Reg zero = _mm512_setzero_ps()) {
   return seconds([&] {
-    __m512 sums[kTimedSums];  // here, or they are kept in memory
-    for (__m512& sum : sums) sum = _mm512_setzero_ps();
+    Reg sums[kTimedSums];  // here, or they are kept in memory
+    for (Reg& sum : sums) sum = zero;
     for (int round = 0; round < rounds; ++round) {
-      TORCH_EXT_UNROLL for (__m512& sum : sums) sum = f(sum);
-      TORCH_EXT_UNROLL for (__m512& sum : sums) asm volatile("" : "+v"(sum));
+      TORCH_EXT_UNROLL for (Reg& sum : sums) sum = f(sum);
+      TORCH_EXT_UNROLL for (Reg& sum : sums) asm volatile("" : "+v"(sum));
     }
   });
+}
+
+// How many times longer f takes than g, each of which times itself: the fastest of some tries, in turns, as an interruption slows
+// down one of them alone.
+template <class F, class G>
+double ratio_of(F f, G g) {
+  double of_f = 1, of_g = 1;
+  for (int i = 0; i < 8; ++i) of_f = std::min(of_f, f()), of_g = std::min(of_g, g());
+  return of_f / of_g;
+}
+constexpr int kTimedRounds = 500;
+
+// Tiles of V end in half a vector where multiply-adds of halves take so much less time, half of it where vectors are computed in
+// two halves, that they are faster for it.
+template <class V>
+Tiles<float> with_halves(Tiles<float> table) {
+  using Half = typename V::Half;
+  const auto one = V::set(1);
+  const auto half_one = Half::of(one);
+  const auto whole = [&] { return seconds_of_sums(kTimedRounds, [&](__m512 sum) { return V::fma(one, one, sum); }); };
+  const auto half = [&] {
+    return seconds_of_sums(
+        kTimedRounds, [&](__m256 sum) { return Half::fma(half_one, half_one, sum); }, Half::zero());
+  };
+  V::halves_pay = ratio_of(whole, half) > 1.5;
+  table.column_step = V::halves_pay ? V::lanes / 2 : V::lanes;
+  return table;
 }

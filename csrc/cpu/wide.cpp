@@ -328,7 +328,8 @@ bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
   for (const Axis& axis : g.axis) results *= double(std::min(axis.stride, axis.y));
   const double moved = (p.type == Type::f32 ? 16 : 8) * (double(g.x_channels) + results);
   const int64_t line = g.axis[kAxes - 1].x;
-  const double of_line = double(round_up(line, lanes)) / double(line), of_channels = double(round_up(g.y_channels, lanes));
+  const double of_line = double(round_up(line, lanes)) / double(line),
+               of_channels = double(round_up(g.y_channels, column_step_of(p.type, isa)));
   const double taps = double(g.x_channels * g.w_positions());
   return isa == Isa::avx512 && line >= kLeastLine && taps * (kSlowness * of_line * double(g.y_channels) - of_channels) < moved;
 }
@@ -345,6 +346,16 @@ bool overfills_box(const Problem& p, int64_t lanes) {
          (g.x_channels > lanes / 4 && g.w_size() >= kWeightsOfPosition * g.batch * g.x_positions());
 }
 
+// Where tiles of half a vector take half of the time, `gather` computes backward_data to as few channels faster, but along lines
+// that fill vectors where neighbours of x read neighbours of y, or where rows of few channels make short sums. (8 to 64 channels,
+// k4 s2, 14x14: 0.5 of the time in NCX, 0.7 in NXC; k5 s1, 28x28: 1.1 and 1.2; 6 to 16, k3 s2, 28x28: 0.9 and 1.3.)
+bool halves_fill(const Problem& p, Isa isa, int64_t lanes) {
+  const Geometry& g = p.geometry;
+  const Axis& line = g.axis[kAxes - 1];
+  return p.operation == Operation::backward_data && g.x_channels > lanes / 4 && column_step_of(p.type, isa) < lanes &&
+         (line.x < lanes || (line.stride > 1 && (g.y_channels > lanes || p.y.axis[kAxes - 1] == 1)));
+}
+
 // Worth it where a vector of result channels would be at least half empty, where a row of few channels is too short to be summed
 // over by itself while all taps together make a sum that is worth bringing the planes in order for (a short one where they are,
 // by measurement), for results that do not fill the tiles of `gather`, and where the planes would not stay as they are elsewhere.
@@ -356,7 +367,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const bool forward = p.operation == Operation::conv_transpose;
   const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
   const int64_t lanes = lanes_of(p.type, isa);
-  const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2) && !overfills_box(p, lanes);
+  const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2) && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = multiplies_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);

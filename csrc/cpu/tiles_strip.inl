@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// A line of columns of a tile, or of sums of a row of it: some vectors, of which the last one may be a half, where the processor
+// takes half of the time for it. Included as tiles.inl is.
+
+template <class V>
+inline constexpr bool has_halves = requires {
+  typename V::Half;
+};
+
+// Whether no more than half of the last of some vectors has columns, and that pays.
+template <class V, int Vectors>
+inline __attribute__((always_inline)) bool ends_in_half(int64_t columns) {
+  return V::halves_pay && columns <= (Vectors - 1) * V::lanes + V::lanes / 2;
+}
+
+template <class V, int Vectors, bool EndsInHalf>
+struct Strip {
+  using Real = typename V::Real;
+  typename V::Reg vector[Vectors];
+
+  inline __attribute__((always_inline)) void clear() { TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) vector[v] = V::zero(); }
+  inline __attribute__((always_inline)) void load(const Real* from) {
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) vector[v] = V::load(from + v * V::lanes);
+  }
+  // `mask` is of the last vector.
+  inline __attribute__((always_inline)) void load_masked(const Real* from, typename V::Mask mask) {
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) vector[v] = V::load(from + v * V::lanes);
+    vector[Vectors - 1] = V::load_masked(from + (Vectors - 1) * V::lanes, mask);
+  }
+  inline __attribute__((always_inline)) void pin() { TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) V::pin(vector[v]); }
+  inline __attribute__((always_inline)) void add(const Strip& other) {
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) vector[v] = V::add(vector[v], other.vector[v]);
+  }
+  inline __attribute__((always_inline)) void add_product(typename V::Reg factor, const Strip& columns) {
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) vector[v] = V::fma(factor, columns.vector[v], vector[v]);
+  }
+  inline __attribute__((always_inline)) void add_product(const Real* factor, const Strip& columns) {
+    add_product(V::broadcast(factor), columns);
+  }
+  // The same for as many strips as there are factors, vector by vector of the columns.
+  template <int Rows>
+  static inline __attribute__((always_inline)) void add_products(Strip (&rows)[Rows], const typename V::Reg (&factors)[Rows],
+                                                                 const Real* columns, typename V::Mask mask) {
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
+      const auto x = v < Vectors - 1 ? V::load(columns + v * V::lanes) : V::load_masked(columns + v * V::lanes, mask);
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) rows[m].vector[v] = V::fma(factors[m], x, rows[m].vector[v]);
+    }
+  }
+  // As whole vectors.
+  inline __attribute__((always_inline)) void widen(typename V::Reg* to) const {
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) to[v] = vector[v];
+  }
+};
+
+template <class V, int Vectors>
+struct Strip<V, Vectors, true> {
+  using Real = typename V::Real;
+  using Half = typename V::Half;
+  static constexpr int kWhole = Vectors - 1;
+  typename V::Reg vector[kWhole > 0 ? kWhole : 1];
+  typename Half::Reg half;
+
+  inline __attribute__((always_inline)) void clear() {
+    TORCH_EXT_UNROLL for (int v = 0; v < kWhole; ++v) vector[v] = V::zero();
+    half = Half::zero();
+  }
+  inline __attribute__((always_inline)) void load(const Real* from) {
+    TORCH_EXT_UNROLL for (int v = 0; v < kWhole; ++v) vector[v] = V::load(from + v * V::lanes);
+    half = Half::load(from + kWhole * V::lanes);
+  }
+  inline __attribute__((always_inline)) void load_masked(const Real* from, typename V::Mask mask) {
+    TORCH_EXT_UNROLL for (int v = 0; v < kWhole; ++v) vector[v] = V::load(from + v * V::lanes);
+    half = Half::load_masked(from + kWhole * V::lanes, mask);
+  }
+  inline __attribute__((always_inline)) void pin() {
+    TORCH_EXT_UNROLL for (int v = 0; v < kWhole; ++v) V::pin(vector[v]);
+    Half::pin(half);
+  }
+  inline __attribute__((always_inline)) void add(const Strip& other) {
+    TORCH_EXT_UNROLL for (int v = 0; v < kWhole; ++v) vector[v] = V::add(vector[v], other.vector[v]);
+    half = Half::add(half, other.half);
+  }
+  inline __attribute__((always_inline)) void add_product(const Real* factor, const Strip& columns) {
+    if constexpr (kWhole == 0) {
+      half = Half::fma(Half::broadcast(factor), columns.half, half);
+    } else {
+      const auto broadcast = V::broadcast(factor);
+      TORCH_EXT_UNROLL for (int v = 0; v < kWhole; ++v) vector[v] = V::fma(broadcast, columns.vector[v], vector[v]);
+      half = Half::fma(Half::of(broadcast), columns.half, half);
+    }
+  }
+  template <int Rows>
+  static inline __attribute__((always_inline)) void add_products(Strip (&rows)[Rows], const typename V::Reg (&factors)[Rows],
+                                                                 const Real* columns, typename V::Mask mask) {
+    TORCH_EXT_UNROLL for (int v = 0; v < kWhole; ++v) {
+      const auto x = V::load(columns + v * V::lanes);
+      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) rows[m].vector[v] = V::fma(factors[m], x, rows[m].vector[v]);
+    }
+    const auto x = Half::load_masked(columns + kWhole * V::lanes, mask);
+    TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) rows[m].half = Half::fma(Half::of(factors[m]), x, rows[m].half);
+  }
+  inline __attribute__((always_inline)) void widen(typename V::Reg* to) const {
+    TORCH_EXT_UNROLL for (int v = 0; v < kWhole; ++v) to[v] = vector[v];
+    to[kWhole] = Half::widen(half);
+  }
+};
