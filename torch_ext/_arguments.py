@@ -31,6 +31,8 @@ def _as_ints(value) -> Optional[list[int]]:
 
 def axes_list(op: str, name: str, value: Ints, axes: int) -> list[int]:
     """One value for each axis: an int stands for all of them, as does a sequence of one."""
+    if type(value) is int:  # nearly always, and this is a quarter of a microsecond
+        return [value] * axes
     one = _as_int(value)
     if one is not None:
         return [one] * axes
@@ -44,6 +46,8 @@ def axes_list(op: str, name: str, value: Ints, axes: int) -> list[int]:
 
 def pads(op: str, padding: Padding, axes: int) -> tuple[list[int], list[int], str]:
     """(pads_begin, pads_end, auto_pad) of ``padding``: ints, one (begin, end) pair for each axis, or the name of a mode."""
+    if type(padding) is int:
+        return [padding] * axes, [padding] * axes, "none"
     if isinstance(padding, str):
         if padding == "same":
             raise ValueError(

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "csrc/core/formula.h"
+
 namespace torch_ext::test {
 
 bool enough_failures() { return testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count() > 8; }
@@ -111,6 +113,48 @@ int compute_reals(const MakePlan& make_plan, Operation operation, const std::vec
     }
   }
   return computed;
+}
+
+void expect_same_bits(Harness& harness, const MakePlan& make_plan, const Case& c, const Problem& p) {
+  const Data data = reals(c.geometry, p.type, 1);
+  std::vector<uint64_t> first;
+  const int threads[] = {1, 2, 5, 5};
+  for (size_t run = 0; run < std::size(threads); ++run) {
+    const auto plan = make_plan(p, threads[run]);
+    ASSERT_TRUE(plan) << "accepted for one thread, not for " << threads[run] << ": " << c.line;
+    harness.stale = run % 2 ? std::byte{0x3f} : kPoison;
+    const Against against = run % 2 ? Against::begin : Against::end;
+    const std::vector<uint64_t> bits = harness.run(*plan, p, data, racing(threads[run]), against);
+    if (first.empty()) first = bits;
+    EXPECT_TRUE(bits == first) << "run " << run << " on " << threads[run] << " threads differs: " << Subject{*plan, p, c.line};
+  }
+}
+
+Reach reach_of(const Case& c, Operation operation, Place place, int64_t index) {
+  const Geometry& g = c.geometry;
+  const Problem p = make_problem(c, operation, Type::f64, {kNcx, kIox});
+  const int64_t size = count(result_extents(p));
+  Reach reach{std::vector<bool>(size), std::vector<bool>(size)};
+  // Sample and group of each element, -1 where it belongs to all.
+  const auto home = [&](Place of, int64_t k) -> std::pair<int64_t, int64_t> {
+    if (of == Place::w) return {-1, k / std::max<int64_t>(g.w_size() / g.groups, 1)};
+    const int64_t positions = of == Place::x ? g.x_positions() : g.y_positions();
+    const int64_t channels = of == Place::x ? g.x_channels : g.y_channels;
+    return {k / (positions * channels * g.groups), k / (positions * channels) % g.groups};
+  };
+  const Place result = operation == Operation::conv_transpose  ? Place::y
+                       : operation == Operation::backward_data ? Place::x
+                                                               : Place::w;
+  const auto [sample, group] = home(place, index);
+  for (int64_t k = 0; k < size; ++k) {
+    const auto [s, h] = home(result, k);
+    reach.may_read[k] = h == group && (s < 0 || sample < 0 || s == sample);
+  }
+  for_each_term(p, [&](int64_t X, int64_t W, int64_t Y, int64_t) {
+    if ((place == Place::x ? X : place == Place::w ? W : Y) != index) return;
+    reach.reads[result == Place::x ? X : result == Place::w ? W : Y] = true;
+  });
+  return reach;
 }
 
 }  // namespace torch_ext::test

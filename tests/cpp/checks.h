@@ -51,4 +51,20 @@ int compute_integers(const MakePlan& make_plan, Operation operation, const std::
 // Random data against a wider sum of the same values. Of large problems, whose formula takes long, in one type each.
 int compute_reals(const MakePlan& make_plan, Operation operation, const std::vector<Case>& cases);
 
+// The same bits for any number of threads and every time, wherever the tensors lie in memory and whatever an earlier call left in
+// the workspace.
+void expect_same_bits(Harness& harness, const MakePlan& make_plan, const Case& c, const Problem& p);
+
+// ---- Values that are not finite ------------------------------------------------------------------------------------------
+
+// Which elements of the result read element `index` (canonical) of the operand; and which share its sample or group.
+struct Reach {
+  std::vector<bool> reads;
+  std::vector<bool> may_read;
+};
+
+enum class Place { x, w, y };
+
+Reach reach_of(const Case& c, Operation operation, Place place, int64_t index);
+
 }  // namespace torch_ext::test

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// What single kernels, and what they are made of, do that those of test_cpu.cpp do not all have in common.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <set>
+
+#include "csrc/cpu/upcoming.h"
+#include "tests/cpp/checks.h"
+
+namespace torch_ext::test {
+namespace {
+
+using cpu::Isa;
+
+// Where the sums of all weights take more than 3 MB, `outer` keeps those of some rows alone.
+TEST(Outer, IsExactBeyondTheCache) {
+  const Case large = parse_case("large_weights n1 g2 c186:350 i1x2 k5x5 s2x2 d1x1 pb1x1 pe1x1 op0x0");
+  for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel) {
+    const char* name = cpu::kernel_name(kernel);
+    if (std::strncmp(name, "outer", 5) != 0) continue;
+    if (!cpu::kernel_supported(kernel, cpu::detected_isa())) {
+      std::printf("%s: not on this machine\n", name);
+      continue;
+    }
+    const MakePlan make_plan = [name](const Problem& p, int threads) {
+      return cpu::make_plan(p, cpu::detected_isa(), threads, name);
+    };
+    EXPECT_GT(compute_integers(make_plan, Operation::backward_weights, {large}, true), 0) << name;
+  }
+}
+
+// Winograd's results are sums of more products than the formula's, and yet err no more than those of multiply-adds; along three
+// axes, whose transforms add up most, a quarter more. (Direct kernels err less where most of a volume is near its borders, and
+// they sum each tap by itself: small volumes are left to them.)
+TEST(Winograd, IsAsAccurateAsMultiplyAdds) {
+  int computed = 0;
+  Harness harness;
+  for (const char* line :
+       {"k4_s2 n1 g1 c128:64 i8x8 k4x4 s2x2 d1x1 pb1x1 pe1x1 op0x0",
+        "k3_s2 n1 g1 c128:64 i10x10 k3x3 s2x2 d1x1 pb1x1 pe1x1 op1x1", "k4_s2_line n1 g1 c128:64 i250 k4 s2 d1 pb1 pe1 op0",
+        "k8_s4_line n2 g1 c96:160 i32 k8 s4 d1 pb2 pe2 op0", "k3_s1 n1 g1 c128:64 i14x14 k3x3 s1x1 d1x1 pb1x1 pe1x1 op0x0",
+        "k3_s2_d2 n1 g1 c64:64 i20x20 k3x3 s2x2 d2x2 pb2x2 pe2x2 op1x1", "k3_s1_line n1 g1 c128:64 i250 k3 s1 d1 pb1 pe1 op0",
+        "k3_s1_volume n1 g1 c32:32 i16x16x16 k3x3x3 s1x1x1 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
+        "k3_s1_small_volume n1 g1 c32:32 i8x8x8 k3x3x3 s1x1x1 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
+        "k4_s2_volume n1 g1 c32:32 i14x14x14 k4x4x4 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
+        "k3_s2_volume n1 g1 c64:64 i14x14x14 k3x3x3 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op1x1x1",
+        "k6_s2 n1 g1 c64:64 i12x12 k6x6 s2x2 d1x1 pb2x2 pe2x2 op0x0"})
+    for (const Operation operation : kOperations) {
+      const Case c = parse_case(line);
+      const Problem p = make_problem(c, operation, Type::f32, kLayouts[0], false);
+      const bool sums = operation == Operation::backward_weights;
+      const Data data = reals(c.geometry, Type::f32, 1);
+      const std::vector<double> exact = formula<double>(c.geometry, operation, data, false);
+      for (const Isa isa : {Isa::avx2, Isa::avx512}) {
+        const std::string suffix = std::string("__") + name_of(isa);
+        if (c.name == "k3_s1_small_volume" && !sums) {
+          EXPECT_EQ(std::string(cpu::make_plan(p, isa, 1)->kernel).find("winograd"), std::string::npos) << line;
+          continue;
+        }
+        const auto plan = cpu::make_plan(p, isa, 1, ((sums ? "winograd_sums" : "winograd") + suffix).c_str());
+        const auto direct = cpu::make_plan(p, isa, 1, ((sums ? "outer" : "gather") + suffix).c_str());
+        if (isa > cpu::detected_isa() || !plan || !direct) {
+          std::printf("%s: not on this machine\n", suffix.c_str());
+          continue;
+        }
+        ++computed;
+        const double error = rms(harness.run(*plan, p, data, shuffled(1)), exact, Type::f32);
+        const double of_direct = rms(harness.run(*direct, p, data, shuffled(1)), exact, Type::f32);
+        EXPECT_LE(error, (c.geometry.axis[0].w > 1 ? 1.25 : 1.1) * of_direct) << plan->kernel << ' ' << line;
+      }
+    }
+  EXPECT_EQ(computed > 0, cpu::detected_isa() >= Isa::avx2);
+}
+
+// A sample's bits are the same whatever batch it is part of, though that decides on the blocks and on what is left out of them.
+TEST(Gather, SumsASampleAlikeInEveryBatch) {
+  Harness harness;
+  // Enough channels for two taps, and no more, to be summed at a time.
+  const Case all = parse_case("all n14 g1 c48:48 i3x4 k4x5 s2x2 d1x1 pb1x2 pe1x1 op0x0");
+  const Case one = parse_case("one n1 g1 c48:48 i3x4 k4x5 s2x2 d1x1 pb1x2 pe1x1 op0x0");
+  const size_t batch = size_t(all.geometry.batch);
+  for (int k = 0; k < cpu::kernel_count(); ++k) {
+    const std::string kernel = cpu::kernel_name(k);
+    if (kernel.rfind("gather__", 0) || !cpu::kernel_supported(k, cpu::detected_isa())) continue;
+    for (Operation operation : {Operation::conv_transpose, Operation::backward_data})
+      for (Type type : {Type::f32, Type::f64, Type::bf16}) {
+        const Problem of_all = make_problem(all, operation, type, kLayouts[0]),
+                      of_one = make_problem(one, operation, type, kLayouts[0]);
+        const auto plan = cpu::make_plan(of_all, cpu::detected_isa(), kThreads, kernel.c_str());
+        if (!plan) continue;
+        Data data = reals(all.geometry, type, 1);
+        auto expected = harness.run(*plan, of_all, data, shuffled(kThreads));
+        data.x.resize(data.x.size() / batch), data.y.resize(data.y.size() / batch);
+        expected.resize(expected.size() / batch);
+        const auto alone = cpu::make_plan(of_one, cpu::detected_isa(), kThreads, kernel.c_str());
+        EXPECT_EQ(harness.run(*alone, of_one, data, shuffled(kThreads)), expected) << kernel << ": " << cpu::describe(of_one);
+      }
+  }
+}
+
+// Few cells of many weights: these are packed a part at a time, where threads share the panels. No bit depends on it, and a NaN
+// among the weights of one part reaches what reads it alone.
+void expect_packed_in_turn(const std::string& line) {
+  Harness harness;
+  const Case c = parse_case(line);
+  int in_turn = 0;
+  for (int k = 0; k < cpu::kernel_count(); ++k) {
+    const std::string kernel = cpu::kernel_name(k);
+    if (kernel.rfind("gather__", 0) || !cpu::kernel_supported(k, cpu::detected_isa())) continue;
+    for (Operation operation : {Operation::conv_transpose, Operation::backward_data})
+      for (Type type : {Type::f32, Type::f64, Type::bf16})
+        for (int layout = 0; layout < 3; ++layout) {
+          const Problem p = make_problem(c, operation, type, kLayouts[layout], true);
+          const MakePlan make_plan = [&](const Problem& problem, int threads) {
+            return cpu::make_plan(problem, cpu::detected_isa(), threads, kernel.c_str());
+          };
+          const auto plan = make_plan(p, 1);
+          if (!plan) continue;
+          in_turn += plan->describe().find("in turn") != std::string::npos;
+          expect_same_bits(harness, make_plan, c, p);
+          Data data = reals(c.geometry, type, 1);
+          const auto finite = harness.run(*plan, p, data, shuffled(1));
+          const auto index = int64_t(data.w.size() / 2);
+          data.w[size_t(index)] = std::nan("");
+          const auto bits = harness.run(*plan, p, data, shuffled(1));
+          const Reach reach = reach_of(c, operation, Place::w, index);
+          expect_all(
+              {*plan, p, c.line}, int64_t(bits.size()),
+              [&](int64_t e) {
+                const double value = value_of(bits[e], type), without = value_of(finite[e], type);
+                return reach.reads[e] ? !std::isnan(value) : !(std::abs(value - without) <= 0.01 * (1 + std::abs(without)));
+              },
+              [&](int64_t e) { return reach.reads[e] ? "not the NaN that it reads" : "changed by a NaN that it does not read"; });
+        }
+  }
+  EXPECT_GT(in_turn, 0);
+}
+
+TEST(Gather, PacksManyWeightsInTurn) { expect_packed_in_turn("one n1 g1 c530:120 i2x3 k4x3 s2x1 d1x1 pb1x1 pe1x1 op0x0"); }
+
+TEST(Gather, PacksManyWeightsOfGroupsInTurn) {
+  expect_packed_in_turn("groups n2 g3 c570:216 i3x2 k3x3 s2x2 d1x1 pb1x1 pe1x1 op1x0");
+}
+
+// Sixteen threads share the tiles of this volume evenly only with panels of half the width, which changes no bit.
+TEST(Winograd, SharesNarrowPanelsAmongManyThreads) {
+  if (cpu::detected_isa() < Isa::avx512) GTEST_SKIP() << "needs avx512";
+  Harness harness;
+  const Case c = parse_case("volume n1 g1 c64:64 i16x16x16 k3x3x3 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op1x1x1");
+  const Problem p = make_problem(c, Operation::conv_transpose, Type::f32, kLayouts[0], true);
+  const Data data = reals(c.geometry, Type::f32, 1);
+  const auto plan_for = [&](int threads) { return cpu::make_plan(p, Isa::avx512, threads, "winograd__avx512"); };
+  const auto few = plan_for(1), many = plan_for(16);
+  EXPECT_NE(few->packing(), many->packing()) << "both with " << many->packing();
+  EXPECT_EQ(harness.run(*few, p, data, shuffled(1)), harness.run(*many, p, data, shuffled(16)));
+}
+
+// Many positions are multiplied by the rows of weights some at a time.
+TEST(Native, MultipliesManyPositionsInParts) {
+  Harness harness;
+  const Case c = parse_case("plane n2 g1 c20:3 i11x13 k4x5 s2x3 d1x2 pb1x2 pe1x1 op0x0");
+  int computed = 0;
+  for (int k = 0; k < cpu::kernel_count(); ++k) {
+    const std::string kernel = cpu::kernel_name(k);
+    if (kernel.rfind("native__", 0) || !cpu::kernel_supported(k, cpu::detected_isa())) continue;
+    const MakePlan make_plan = [&](const Problem& problem, int threads) {
+      return cpu::make_plan(problem, cpu::detected_isa(), threads, kernel.c_str());
+    };
+    computed += compute_integers(make_plan, Operation::conv_transpose, {c}, true);
+    for (int layout : {1, 2, 8})  // whose rows of weights are contiguous
+      expect_same_bits(harness, make_plan, c, make_problem(c, Operation::conv_transpose, Type::f32, kLayouts[layout], true));
+  }
+  EXPECT_GT(computed, 0);
+}
+
+// ---- What is asked for ahead of time ---------------------------------------------------------------------------------------
+
+// No line twice, none outside, all in so many steps; the last one of a piece may be missing where the piece does not begin a
+// line.
+TEST(PatchLines, CoverAPatch) {
+  const Extents e = {3, 20, 4, 5, 40};
+  const cpu::Patch patches[] = {{{0, 3}, {0, 20}, {{0, 4}, {0, 5}, {0, 40}}},
+                                {{1, 3}, {4, 9}, {{1, 3}, {2, 5}, {0, 40}}},
+                                {{2, 3}, {7, 8}, {{0, 4}, {1, 2}, {3, 31}}},
+                                {{0, 1}, {0, 20}, {{0, 4}, {3, 2}, {0, 40}}}};  // empty
+  const auto memory = std::make_unique<char[]>(size_t(span(e, dense(e, kNcx)) * 8));
+  for (const Order& order : {kNcx, kNxc})
+    for (const cpu::Patch& patch : patches)
+      for (Type type : {Type::f64, Type::bf16})
+        for (int64_t steps : {1, 7, 100000}) {
+          const Strides strides = dense(e, order);
+          std::set<const char*> asked;
+          int64_t asks = 0;
+          cpu::PatchLines lines(type, memory.get(), strides, patch, steps);
+          for (int64_t i = 0; i < steps; ++i) lines.step([&](const char* line) { asked.insert(line), ++asks; });
+          EXPECT_EQ(asks, int64_t(asked.size()));
+          lines.step([](const char*) { ADD_FAILURE() << "more than so many steps"; });
+          std::set<const char*> elements;
+          for (int64_t n = patch.sample.begin; n < patch.sample.end; ++n)
+            for (int64_t c = patch.channel.begin; c < patch.channel.end; ++c)
+              for (int64_t p0 = patch.axis[0].begin; p0 < patch.axis[0].end; ++p0)
+                for (int64_t p1 = patch.axis[1].begin; p1 < patch.axis[1].end; ++p1)
+                  for (int64_t p2 = patch.axis[2].begin; p2 < patch.axis[2].end; ++p2)
+                    elements.insert(memory.get() +
+                                    bytes_of(type) * (n * strides.outer + c * strides.channel + p0 * strides.axis[0] +
+                                                      p1 * strides.axis[1] + p2 * strides.axis[2]));
+          for (const char* line : asked) EXPECT_TRUE(elements.count(line)) << "a line begins outside of the patch";
+          for (const char* element : elements) {
+            const auto next = asked.upper_bound(element);
+            EXPECT_TRUE(next != asked.begin() && element - *std::prev(next) < 64) << "no line for an element";
+          }
+        }
+}
+
+}  // namespace
+}  // namespace torch_ext::test
