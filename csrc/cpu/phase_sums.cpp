@@ -41,7 +41,7 @@ void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& pane
   }
   const int64_t slice = this->slice(panel.vectors), part = units_at_once(panel.vectors);
   // Of few channels shorter sums: there torch, which sums each tap by itself, has shorter ones too.
-  const int64_t terms = depth_ > kFewChannels ? slice : slice / 2;
+  const int64_t terms = (depth_ > kFewChannels ? slice : slice / 2) * tiles_->chains[panel.vectors];
   const int64_t taps_at_once = std::clamp<int64_t>(terms / std::max<int64_t>(depth_, 1), 1, kTapsAtOnce);
   // Taps are summed together by their place among all of the phase, so that no bit depends on which of them a block leaves out.
   for (int64_t c = units.begin; c < units.end; c += part)

@@ -177,6 +177,9 @@ struct Tiles {
   int max_vectors;                                                         // vectors of the widest tile
   int max_rows[kMaxVectors + 1];                                           // rows of the tallest tile, by vectors
   void (*gather[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);  // [vectors][rows]
+  // Of gather tiles, by vectors: in how many sums of their own terms take turns, so that as many times more are summed at once
+  // without erring more.
+  int chains[kMaxVectors + 1];
   void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
   // Tables of float alone: with half as many rows, and every second term in a sum of its own, which err less.
   int max_chain_rows[kMaxVectors + 1];

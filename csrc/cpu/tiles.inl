@@ -345,8 +345,10 @@ void depthwise_sums(const DepthwiseSums<typename V::Real>& t) {
 
 template <class V, int Vectors, int... Rows>
 constexpr void fill_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Rows...>) {
-  table.max_rows[Vectors] = sizeof...(Rows);
-  ((table.gather[Vectors][Rows + 1] = gather_tile<V, Vectors, Rows + 1>), ...);
+  // Tiles of one vector leave registers for twice as many sums: 0.9 to 0.97 of the time of storing them after half the terms.
+  constexpr int kChains = Vectors == 1 && kAsks<V> && sizeof(typename V::Real) == 4 ? 2 : 1;
+  table.max_rows[Vectors] = sizeof...(Rows), table.chains[Vectors] = kChains;
+  ((table.gather[Vectors][Rows + 1] = gather_tile<V, Vectors, Rows + 1, kChains>), ...);
   ((table.outer[Vectors][Rows + 1] = outer_tile<V, Vectors, Rows + 1>), ...);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gather, outer and wide tiles on matrix registers: `Amx` has eight of 16 rows of 64 bytes, `V` vectors of 16 floats for the results. Included
-// by the processor's own (tiles_amx.cpp) and by the tests', which imitate the registers on any processor.
+// The gather, outer and wide tiles on matrix registers: `Amx` has eight of 16 rows of 64 bytes, `V` vectors of 16 floats for the
+// results. Included by the processor's own (tiles_amx.cpp) and by the tests', which imitate the registers on any processor.
 
 // Rows of a block of 16 for the matrix register: where they lie if they are evenly spaced, else copies of 64 bytes of each.
 struct AmxRows {
@@ -242,6 +242,7 @@ Tiles<float> with_amx_tiles(Tiles<float> table) {
     table.outer[2][rows] = rows > 16 ? amx_outer_tile<Amx, V, 2, 2> : amx_outer_tile<Amx, V, 1, 2>;
   }
   table.max_rows[1] = table.max_rows[2] = kMaxRows;
+  table.chains[1] = 1, table.column_step = table.lanes;
   table.max_wide_rows = AmxRows::kRows;
   for (int rows = 1; rows <= AmxRows::kRows; ++rows) {
     table.max_wide_vectors[rows] = 4;

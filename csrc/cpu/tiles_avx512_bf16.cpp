@@ -54,6 +54,7 @@ struct Pairs {
   static Reg load_masked(const float* p, Mask mask) { return _mm512_maskz_loadu_ps(mask, p); }
   static Reg load_first(const float* p, int64_t n) { return load_masked(p, first(n)); }
   static void store_first(float* p, int64_t n, Reg v) { _mm512_mask_storeu_ps(p, first(n), v); }
+  static void pin(Reg& v) { asm("" : "+v"(v)); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_dpbf16_ps(c, bits(a), bits(b)); }
   static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   static void store_two_narrow(void* to, Reg low, Reg high) { _mm512_storeu_si512(to, __m512i(_mm512_cvtne2ps_pbh(high, low))); }
