@@ -31,6 +31,9 @@ namespace {
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6, kMaxPositionsInVain = 4;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kManyTaps = 64;
 constexpr double kLeastInside = 0.75;
+// But weights beyond every cache take longer to pack than those products, forward, where the taps of a channel lie side by side
+// (256 to 256 channels, k9 s2, 7x7: 0.7 of the time; k16 s4, 5x5: 0.6).
+constexpr int64_t kHugeWeights = 16 << 20, kMaxPositionsOfHuge = 56;
 // Forward, weights that are packed from far apart take longer for it: rows of the taps of a line, where these are not too few for
 // the adding of columns and few are outside (256 to 128 channels, k4 s2, 50 positions: 0.65 of the time; along two axes 1.2), and
 // rows of the channels of large weights.
@@ -442,7 +445,10 @@ int64_t most_positions(const Problem& p, const Request& request) {
   const bool read_whole = g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun;
   if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
     most = written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
-  if (inside(g) < kLeastInside) most = std::min(most, written ? kMaxPositionsInVain : kMaxPositions);
+  if (inside(g) < kLeastInside) {
+    const bool huge = forward && taps_inside && g.w_size() * bytes_of(p.type) >= kHugeWeights;
+    most = std::min(most, written ? kMaxPositionsInVain : huge ? kMaxPositionsOfHuge : kMaxPositions);
+  }
   if (!forward || pairs || inside(g) < kMostlyInside) return most;
   const int64_t line = g.axis[kAxes - 1].w;
   if (taps_inside && line >= kLeastTapsOfLine && line == g.w_positions() && g.w_size() >= kLeastWeightsOfTaps * g.groups)
