@@ -18,6 +18,8 @@ namespace {
 
 constexpr int64_t kBoxBytes = 96 << 10;           // of the planes of y of a block
 constexpr int64_t kXBoxBytes = 192 << 10;         // of those of x, where they are not used in place
+constexpr int64_t kRowsBytes = 384 << 10;         // of the rows of y of a block, where planes are unfolded
+constexpr int64_t kMostPositions = 2048;          // of several samples: rows of x that stay in L1
 constexpr int64_t kMaxChannels = 4;               // output channels of a group; above it the outer kernel's lanes are full enough
 constexpr int64_t kMaxPairs = 4;                  // channel pairs of a group, unless there are as many columns as
 constexpr int64_t kMinColumns = 64;               // these, of output channels and taps, for each vector of x that is loaded,
@@ -36,6 +38,7 @@ class Dots final : public Plan {
 
  private:
   void choose_blocks();
+  bool unfolding_pays() const;
   void cut_planes(int64_t room);
   int64_t block_count() const;
   void sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch, Real* sums) const;
@@ -43,6 +46,7 @@ class Dots final : public Plan {
 
   int64_t taps() const { return p_.geometry.w_positions(); }
   double flops() const { return 2.0 * double(p_.geometry.x_size()) * double(p_.geometry.y_channels * taps()); }
+  int64_t positions() const { return cells_[0] * cells_[1] * cells_[2]; }  // of a block, in a sample
   int64_t group_sums() const { return p_.geometry.x_channels * columns(); }
   int64_t columns() const { return int64_t(offsets_.size()); }
 
@@ -51,16 +55,18 @@ class Dots final : public Plan {
   // y is gathered as backward_data gathers it: its cells are the positions of x.
   GatherAxis axis_[kAxes];
   PlaneAxis plane_axis_[kAxes];
-  bool in_place_x_;
+  bool in_place_x_, unfolds_;
   int64_t groups_, batches_;              // groups that a thread takes at a time, and how many times
   int64_t block_samples_, cells_[kAxes];  // of a block
   int64_t parts_;                         // of the blocks
   Planes<Real> y_planes_;
   std::vector<int64_t> offsets_;         // of output channels and taps into the planes of y of a group
+  int64_t row_pitch_;                    // of the rows that these are unfolded to
+  std::vector<int64_t> row_offsets_;     // of those
   std::vector<int64_t> weight_offsets_;  // of those in the tensor; taps that reach nothing are left out
   std::shared_ptr<const Plan> exact_;    // for values that are not finite
   Layout layout_;
-  Layout::Part sums_part_, x_part_, y_part_;
+  Layout::Part sums_part_, x_part_, y_part_, rows_part_;
 };
 
 template <class Real>
@@ -76,6 +82,7 @@ Dots<Real>::Dots(const Problem& problem, Isa isa, int threads)
   groups_ = std::min(g.groups, interleaved ? std::max<int64_t>(1, tiles_->lanes / std::max(g.x_channels, g.y_channels)) : 1);
   batches_ = parts_of(g.groups, groups_);
   in_place_x_ = bytes_of(p_.type) == int64_t(sizeof(Real)) && (p_.x.axis[2] == 1 || g.axis[2].x == 1);
+  unfolds_ = unfolding_pays();
   choose_blocks();
   parts_ = batches_ >= kMinGroups ? 1 : std::min(kMaxParts, block_count());
   while (parts_ > kMinParts && !shared_evenly(parts_ * batches_, flops())) --parts_;
@@ -87,10 +94,14 @@ Dots<Real>::Dots(const Problem& problem, Isa isa, int threads)
           offsets_.push_back(channel * y_planes_.size() + y_planes_.offset(t0, t1, t2));
           weight_offsets_.push_back(channel * p_.w.channel + t0.k * p_.w.axis[0] + t1.k * p_.w.axis[1] + t2.k * p_.w.axis[2]);
         }
-  const int64_t real = sizeof(Real), positions = block_samples_ * cells_[0] * cells_[1] * cells_[2];
+  const int64_t real = sizeof(Real), y_planes = groups_ * g.y_channels * y_planes_.size();
+  row_pitch_ = row_pitch(positions(), real);
+  for (int64_t t = 0; unfolds_ && t < columns(); ++t) row_offsets_.push_back(t * row_pitch_);
   sums_part_ = layout_.shared(parts_ * g.groups * group_sums() * real);
-  x_part_ = layout_.per_thread(in_place_x_ ? 0 : groups_ * g.x_channels * positions * real);
-  y_part_ = layout_.per_thread(block_samples_ * groups_ * g.y_channels * y_planes_.size() * real);
+  x_part_ = layout_.per_thread(in_place_x_ ? 0 : groups_ * g.x_channels * block_samples_ * positions() * real);
+  // Lines are joined in whole vectors.
+  y_part_ = layout_.per_thread((unfolds_ ? y_planes + tiles_->lanes : block_samples_ * y_planes) * real);
+  rows_part_ = layout_.per_thread(unfolds_ ? (block_samples_ * columns() * row_pitch_ + tiles_->lanes) * real : 0);
   layout_.finish(threads);
   exact_ = make_exact_plan(p_, isa, threads);
 }
@@ -101,13 +112,38 @@ void Dots<Real>::choose_blocks() {
   int64_t y_per_cell = g.y_channels;
   for (const PlaneAxis& axis : plane_axis_) y_per_cell *= int64_t(axis.residues.size());
   int64_t room = std::max<int64_t>(1, kBoxBytes / (groups_ * y_per_cell * int64_t(sizeof(Real))));
+  if (unfolds_) room = std::clamp<int64_t>(kRowsBytes / (g.y_channels * taps() * int64_t(sizeof(Real))), 1, room);
   if (!in_place_x_) room = std::clamp<int64_t>(kXBoxBytes / (groups_ * g.x_channels * int64_t(sizeof(Real))), 1, room);
-  cells_[2] = even_part(axis_[2].cells, room);
-  cut_planes(room / cells_[2]);
-  block_samples_ = std::clamp<int64_t>(room / (cells_[0] * cells_[1] * cells_[2]), 1, g.batch);
   // Blocks enough for the parts.
-  while (batches_ < kMinGroups && block_count() < kMinParts && flops() > kPartFlops && cells_[1] > 1)
-    cells_[1] = parts_of(cells_[1], 2);
+  block_samples_ = 1;
+  const int64_t least = batches_ < kMinGroups && flops() > kPartFlops ? kMinParts : 1;
+  if (unfolds_) {
+    cut_axes([&](int a) { return axis_[a].cells; }, room, cells_);
+  } else {
+    cells_[2] = even_part(axis_[2].cells, room);
+    int64_t lines = room / cells_[2];
+    cut_planes(lines);
+    // Few large blocks of a long sum are made smaller until threads share them.
+    if (batches_ < kMinGroups && block_count() < kMaxParts)
+      while (!shared_evenly(block_count() * batches_, flops()) && lines > 1) cut_planes(--lines);
+  }
+  if (unfolds_) room = std::min(room, kMostPositions);
+  block_samples_ = std::clamp<int64_t>(room / positions(), 1, std::max<int64_t>(g.batch / least, 1));
+  int64_t& height = cells_[unfolds_ && cells_[0] > 1 ? 0 : 1];  // lines that are joined follow each other
+  while (block_count() < least && height > 1) height = parts_of(height, 2);
+}
+
+// Where positions follow each other in x from line to line, the lines of a block can be joined to one: in x as they lie, in y as
+// rows of copies, one for each channel and tap. A copy takes as long as two multiply-adds, and each channel of x saves the empty
+// lanes at the end of a line, or the time between lines of one vector. (64 and 1 channel, k4 s2, 14x14: 0.8 of the time.)
+template <class Real>
+bool Dots<Real>::unfolding_pays() const {
+  constexpr int64_t kMostColumns = 128, kCopy = 2;
+  const Geometry& g = p_.geometry;
+  const int64_t line = g.axis[2].x, lanes = tiles_->lanes;
+  const int64_t lost = round_up(line, lanes) - line + (line > lanes ? 0 : lanes / 8);
+  const bool pays = lost * g.x_channels > kCopy * line;
+  return in_place_x_ && groups_ == 1 && g.y_channels * taps() <= kMostColumns && pays && positions_follow(p_);
 }
 
 // Cuts the two outer axes into even pieces with room for about so many lines of cells, such that the blocks read each line of y
@@ -166,16 +202,26 @@ void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group,
   take_piece(
       index, [&](int a) { return axis_[a].cells; }, cells_, cell);
   const int64_t first_sample = index * block_samples_, last_sample = std::min(first_sample + block_samples_, g.batch);
-  const int64_t positions = (last_sample - first_sample) * cell[0].size() * cell[1].size() * cell[2].size();
-  const int64_t x_pitch = in_place_x_ ? p_.x.channel : positions, y_sample = groups * g.y_channels * y_planes_.size();
+  const int64_t of_sample = cell[0].size() * cell[1].size() * cell[2].size();
+  const int64_t x_pitch = in_place_x_ ? p_.x.channel : (last_sample - first_sample) * of_sample;
+  const int64_t y_sample = groups * g.y_channels * y_planes_.size();
   Real* x_box = layout_.at<Real>(scratch, x_part_);
   Real* y_box = layout_.at<Real>(scratch, y_part_);
   thread_local std::vector<OuterRun<Real>> runs;  // of group 0
   runs.clear();
   for (int64_t n = first_sample; n < last_sample; ++n) {
-    Real* y = y_box + (n - first_sample) * y_sample;
+    Real* y = unfolds_ ? y_box : y_box + (n - first_sample) * y_sample;
     y_planes_.load(element(buffers.y, p_.type, n * p_.y.outer + group * g.y_channels * p_.y.channel), cell, groups * g.y_channels,
                    y);
+    if (unfolds_) {
+      Real* rows = layout_.at<Real>(scratch, rows_part_) + (n - first_sample) * columns() * row_pitch_;
+      y_planes_.unfold(y, cell, offsets_, rows, row_pitch_);
+      const int64_t corner = cell[0].begin * p_.x.axis[0] + cell[1].begin * p_.x.axis[1] + cell[2].begin * p_.x.axis[2];
+      runs.push_back(
+          {static_cast<const Real*>(element(buffers.x, p_.type, n * p_.x.outer + group * g.x_channels * p_.x.channel + corner)),
+           rows, of_sample});
+      continue;
+    }
     for (int64_t i0 = 0; i0 < cell[0].size(); ++i0)
       for (int64_t i1 = 0; i1 < cell[1].size(); ++i1) {
         const void* x = element(buffers.x, p_.type,
@@ -188,14 +234,17 @@ void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group,
                         cell[2].size()});
       }
   }
+  const int64_t* offsets = (unfolds_ ? row_offsets_ : offsets_).data();
   for (int64_t i = 0; i < groups; ++i) {
     Real* of_group = sums + i * group_sums();
     for (int64_t ic = 0, rows; ic < g.x_channels; ic += rows) {
       rows = std::min<int64_t>(kDotRows, g.x_channels - ic);
-      for (int64_t t = 0, count; t < columns(); t += count) {
+      int64_t asked = ic + rows;  // the channel that is asked for
+      for (int64_t t = 0, count; t < columns(); t += count, ++asked) {
         count = std::min<int64_t>(tiles_->max_dot_taps[rows], columns() - t);
-        tiles_->dot[rows][count]({runs.data(), int64_t(runs.size()), ic * x_pitch, x_pitch, offsets_.data() + t,
-                                  of_group + ic * columns() + t, columns()});
+        const bool asks = in_place_x_ && asked < std::min(ic + 2 * rows, g.x_channels);
+        tiles_->dot[rows][count]({runs.data(), int64_t(runs.size()), ic * x_pitch, x_pitch, offsets + t,
+                                  of_group + ic * columns() + t, columns(), asks ? (asked - ic) * x_pitch : 0});
       }
     }
     for (OuterRun<Real>& run : runs) run.a += g.x_channels * x_pitch, run.b += g.y_channels * y_planes_.size();
@@ -241,7 +290,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const int64_t least = planes ? kMinColumnsOfPlanes : kMinColumns;
   const bool many_columns = g.y_channels <= kMaxChannels && g.y_channels * g.w_positions() >= least && long_lines(g);
-  if (!few_pairs && !many_columns && !request.by_name) return nullptr;
+  if (!few_pairs && !many_columns && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Dots<double>>(p, isa, request.threads);
   return std::make_shared<Dots<float>>(p, isa, request.threads);
 }

@@ -2,8 +2,29 @@
 #include "csrc/cpu/planes.h"
 
 #include "csrc/cpu/rounding.h"
+#include "csrc/cpu/split.h"
 
 namespace torch_ext::cpu {
+
+// By measurement against the products of unfold.cpp, whose operands and results are transposed on the way. That takes as long as
+// some terms of a sum, as do empty lanes at the end of a plane; gradients of weights add the lanes of their sums in the end, for
+// which the positions of a part must be many.
+bool positions_suit(const Problem& p, Isa isa) {
+  constexpr int64_t kMostChannels = 4, kLeastChannels = 16, kSmallPlane = 128, kManyPositions = 3072;
+  constexpr int64_t kMostTerms = 128, kMostSums = 64, kTermsOfResult = 2, kMostOfFewRegisters = 12;
+  constexpr double kPartFlops = 32e6;
+  const Geometry& g = p.geometry;
+  if (p.operation == Operation::conv_transpose || g.groups > 1 || bytes_of(p.type) < 4 || !positions_follow(p)) return false;
+  if (isa >= Isa::amx && matrices_take(p)) return false;
+  if (g.y_channels > kMostChannels || g.x_channels < kLeastChannels || g.x_positions() < kSmallPlane) return false;
+  const int64_t terms = g.y_channels * g.w_positions(), positions = g.x_positions();
+  if (terms * (round_up(positions, lanes_of(p.type, isa)) - positions) > kTermsOfResult * positions) return false;
+  if (isa < Isa::avx512 && terms > kMostOfFewRegisters) return false;
+  if (p.operation == Operation::backward_data) return terms <= kMostTerms;
+  const double flops = 2.0 * double(terms) * double(g.x_size());
+  return terms <= kMostSums && (flops <= kPartFlops || g.batch * positions >= kManyPositions);
+}
+
 template <class Real>
 Planes<Real>::Planes(const Tiles<Real>& tiles, Type type, const GatherAxis* axis, const PlaneAxis* plane_axis, const Strides& in,
                      const int64_t* cells)
@@ -27,6 +48,9 @@ int64_t Planes<Real>::offset(const PlaneTap& t0, const PlaneTap& t1, const Plane
 
 template <class Real>
 void Planes<Real>::load(const void* in, const Range* cell, int64_t channels, Real* planes) const {
+  std::vector<Range> there;  // by slot of the innermost axis, once for all lines
+  const Range whole = inside_line(cell[2].begin, there);
+  const int64_t origin = (cell[2].begin + plane_axis_[2].q_min) * axis_[2].in_step;
   Real* line = planes;
   for (int64_t residue0 : plane_axis_[0].residues)
     for (int64_t residue1 : plane_axis_[1].residues) {
@@ -34,47 +58,66 @@ void Planes<Real>::load(const void* in, const Range* cell, int64_t channels, Rea
         for (int64_t q1 = 0; q1 < extent_[1]; ++q1, line += extent_[2]) {
           const int64_t i0 = (cell[0].begin + plane_axis_[0].q_min + q0) * axis_[0].in_step + residue0;
           const int64_t i1 = (cell[1].begin + plane_axis_[1].q_min + q1) * axis_[1].in_step + residue1;
-          const bool inside = i0 >= 0 && i0 < axis_[0].in_extent && i1 >= 0 && i1 < axis_[1].in_extent;
-          load_line(inside ? element(in, type_, i0 * in_.axis[0] + i1 * in_.axis[1]) : in, cell[2].begin, channels, inside, line);
+          if (i0 >= 0 && i0 < axis_[0].in_extent && i1 >= 0 && i1 < axis_[1].in_extent) {
+            load_line(element(in, type_, i0 * in_.axis[0] + i1 * in_.axis[1] + origin * in_.axis[2]), whole, there, channels,
+                      line);
+          } else {
+            for (int64_t slot = 0; slot < int64_t(there.size()); ++slot)
+              for (int64_t c = 0; c < channels; ++c) std::fill_n(line + slot * slot_size() + c * size_, extent_[2], Real(0));
+          }
         }
       line += (int64_t(plane_axis_[2].residues.size()) - 1) * slot_size();
     }
 }
 
-// A line of all residues of the innermost axis, which begins with the cell `begin`; zeros where it is not `inside`.
+// Which cells of a line that begins with the cell `begin` read the input, by slot of the innermost axis; returns those that read
+// it with all residues, where these are brought all at once.
 template <class Real>
-void Planes<Real>::load_line(const void* in, int64_t begin, int64_t channels, bool inside, Real* line) const {
+Range Planes<Real>::inside_line(int64_t begin, std::vector<Range>& there) const {
   const auto& residues = plane_axis_[2].residues;
-  const int64_t step = axis_[2].in_step, origin = (begin + plane_axis_[2].q_min) * step;
-  // All residues at once, from the first position of which all are there up to the last one.
-  Range whole{0, 0};
-  if (inside && step > 1 && step <= kMaxResidues && int64_t(residues.size()) == step && in_.axis[2] == 1) {
-    whole.begin = std::min(first_reaching(0, origin, step), extent_[2]);
-    whole.end = std::clamp((axis_[2].in_extent - origin) / step, whole.begin, extent_[2]);
+  const int64_t step = axis_[2].in_step, origin = (begin + plane_axis_[2].q_min) * step, extent = extent_[2];
+  for (const int64_t residue : residues) {
+    const int64_t first = std::min(first_reaching(0, origin + residue, step), extent);
+    there.push_back({first, std::clamp(first_reaching(axis_[2].in_extent, origin + residue, step), first, extent)});
   }
-  for (size_t slot = 0; slot < residues.size(); ++slot) {
-    const int64_t i = origin + residues[slot];
-    Range there{0, 0};
-    if (inside) {
-      there.begin = std::min(first_reaching(0, i, step), extent_[2]);
-      there.end = std::clamp(first_reaching(axis_[2].in_extent, i, step), there.begin, extent_[2]);
-    }
+  if (step == 1 || step > kMaxResidues || int64_t(residues.size()) < step || in_.axis[2] != 1) return {0, 0};
+  const int64_t first = std::min(first_reaching(0, origin, step), extent);
+  return {first, std::clamp((axis_[2].in_extent - origin) / step, first, extent)};
+}
+
+// A line of all residues of the innermost axis; `in` is where the first cell's input of residue 0 lies.
+template <class Real>
+void Planes<Real>::load_line(const void* in, Range whole, const std::vector<Range>& there, int64_t channels, Real* line) const {
+  const int64_t step = axis_[2].in_step;
+  for (size_t slot = 0; slot < there.size(); ++slot) {
+    const Range inside = there[slot];
     Real* to = line + int64_t(slot) * slot_size();
     for (int64_t c = 0; c < channels; ++c) {
-      std::fill(to + c * size_, to + c * size_ + there.begin, Real(0));
-      std::fill(to + c * size_ + there.end, to + c * size_ + extent_[2], Real(0));
+      std::fill(to + c * size_, to + c * size_ + inside.begin, Real(0));
+      std::fill(to + c * size_ + inside.end, to + c * size_ + extent_[2], Real(0));
     }
     const auto load = [&](Range part) {
       if (part.size() <= 0) return;
-      load_planes(*tiles_, type_, element(in, type_, (i + part.begin * step) * in_.axis[2]), step * in_.axis[2], part.size(),
-                  in_.channel, channels, to + part.begin, size_);
+      load_planes(*tiles_, type_, element(in, type_, (plane_axis_[2].residues[slot] + part.begin * step) * in_.axis[2]),
+                  step * in_.axis[2], part.size(), in_.channel, channels, to + part.begin, size_);
     };
-    load({there.begin, whole.size() > 0 ? whole.begin : there.end});
-    if (whole.size() > 0) load({whole.end, there.end});
+    load({inside.begin, whole.size() > 0 ? whole.begin : inside.end});
+    if (whole.size() > 0) load({whole.end, inside.end});
   }
   for (int64_t c = 0; whole.size() > 0 && c < channels; ++c)
-    load_residues(*tiles_, type_, element(in, type_, origin + whole.begin * step + c * in_.channel), step,
-                  line + c * size_ + whole.begin, slot_size(), whole.size());
+    load_residues(*tiles_, type_, element(in, type_, whole.begin * step + c * in_.channel), step, line + c * size_ + whole.begin,
+                  slot_size(), whole.size());
+}
+
+template <class Real>
+void Planes<Real>::unfold(const Real* planes, const Range* cell, const std::vector<int64_t>& offsets, Real* rows,
+                          int64_t pitch) const {
+  const int64_t height = cell[1].size(), width = cell[2].size();
+  for (const int64_t offset : offsets) {
+    for (int64_t j0 = 0; j0 < cell[0].size(); ++j0)
+      tiles_->join_lines(planes + offset + j0 * this->pitch(0), this->pitch(1), height, width, rows + j0 * height * width);
+    rows += pitch;
+  }
 }
 
 template <class Real>

@@ -44,6 +44,18 @@ struct PlaneAxis {
   }
 };
 
+// Whether all positions of a sample and channel of x follow each other.
+inline bool positions_follow(const Problem& p) {
+  int64_t step = 1;
+  for (int a = kAxes - 1; a >= 0; step *= p.geometry.axis[a--].x)
+    if (p.geometry.axis[a].x > 1 && p.x.axis[a] != step) return false;
+  return true;
+}
+
+// Whether a gradient of few channels of y, each tap of which is a row of its own, is computed with lanes along the positions of
+// x, as these lie: `wide` and `dots`.
+bool positions_suit(const Problem& problem, Isa isa);
+
 // The planes of a block of cells[0] x cells[1] x cells[2] cells.
 template <class Real>
 class Planes {
@@ -61,11 +73,15 @@ class Planes {
   // planes[c*size() + ...] of `channels` channels for the block of these cells; `in` is where the first channel's
   // position 0 of the sample lies.
   void load(const void* in, const Range* cell, int64_t channels, Real* planes) const;
+  // rows[t*pitch + i] = what cell i of the block, the innermost axis fastest, reads at offsets[t]. Planes are there up to a
+  // vector's lanes past the last one, and so are rows.
+  void unfold(const Real* planes, const Range* cell, const std::vector<int64_t>& offsets, Real* rows, int64_t pitch) const;
   // The positions that it reads.
   void reach(const Range* cell, Range* axis) const;
 
  private:
-  void load_line(const void* in, int64_t begin, int64_t channels, bool inside, Real* line) const;
+  Range inside_line(int64_t begin, std::vector<Range>& there) const;
+  void load_line(const void* in, Range whole, const std::vector<Range>& there, int64_t channels, Real* line) const;
   int64_t slot_size() const { return extent_[0] * extent_[1] * extent_[2]; }
 
   const Tiles<Real>* tiles_ = nullptr;

@@ -121,6 +121,7 @@ struct DotTile {
   const int64_t* offsets;
   Real* out;
   int64_t out_pitch;
+  int64_t next = 0;  // of tables that ask: from a to what is to be read soon, as much of it as there is of a row
 };
 
 // What is soon to be read or written: while position p is computed, its channels at from[p*step] are asked for.
@@ -213,6 +214,9 @@ struct Tiles {
   void (*weave)(const Real* from, int64_t pitch, int64_t step, Real* to, int64_t count);
   // The inverse: to[r*pitch + j] = from[j*step + r] for j < count, r < step.
   void (*unweave)(const Real* from, int64_t step, Real* to, int64_t pitch, int64_t count);
+  // to[l*length + i] = from[l*pitch + i] for l < lines, i < length. Reads and writes up to a vector's lanes past the last of
+  // them.
+  void (*join_lines)(const Real* from, int64_t pitch, int64_t lines, int64_t length, Real* to);
   void (*overlap)(const OverlapLine<Real>&);
   void (*depthwise)(const DepthwiseTile<Real>&);
   void (*depthwise_sums)(const DepthwiseSums<Real>&);

@@ -132,7 +132,8 @@ __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
   using Strip = Strip<V, Vectors, EndsInHalf>;
   Strip acc[Rows];
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m].clear();
-  const auto mask = V::first(t.columns - (Vectors - 1) * V::lanes);
+  const int64_t last = t.columns - (Vectors - 1) * V::lanes;
+  const auto mask = V::first(last);
   const auto sum = [&](int64_t begin, int64_t end) __attribute__((always_inline)) {
     for (int64_t c = begin; c < end; ++c) {
       const auto* plane = t.in + c * t.in_pitch;
@@ -166,7 +167,11 @@ __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
     acc[m].widen(sums);
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
       auto* to = t.out + m * t.out_pitch + v * V::lanes;
-      V::store(to, V::add(t.init ? V::set(t.init[m]) : V::load(to), sums[v]));
+      if (v < Vectors - 1) {
+        V::store(to, V::add(t.init ? V::set(t.init[m]) : V::load(to), sums[v]));
+      } else {
+        V::store_first(to, last, V::add(t.init ? V::set(t.init[m]) : V::load_first(to, last), sums[v]));
+      }
     }
   }
 }
@@ -209,8 +214,10 @@ void dot_tile(const DotTile<typename V::Real>& t) {
   for (int64_t r = 0; r < t.run_count; ++r) {
     const Real* a = t.runs[r].a + t.a_offset;
     const Real* b = t.runs[r].b;
+    const Real* next = a + t.next;
     const auto step = [&](int64_t p, auto... mask) {
       typename V::Reg x[Rows];
+      if constexpr (kAsks<V>) __builtin_prefetch(next + p, 0, 2);
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) x[m] = load_lanes<V>(a + m * t.a_pitch + p, mask...);
       TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
         const auto y = load_lanes<V>(b + t.offsets[k] + p, mask...);
@@ -408,6 +415,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   if constexpr (sizeof(typename V::Real) == 4) table.transpose_halves = transpose_halves<V>;
   table.weave = weave<V>;
   table.unweave = unweave<V>;
+  table.join_lines = join_lines<V>;
   table.overlap = overlap<V>;
   table.depthwise = depthwise<V>;
   table.depthwise_sums = depthwise_sums<V>;

@@ -81,18 +81,24 @@ void weave_vectors(typename V::Reg (&r)[Step]) {
   }
 }
 
-// Whole vectors of unweave and weave, for steps that are a power of two; return how many cells that makes.
+// The cells of unweave from the j-th on, for steps that are a power of two.
 template <class V, int Step>
-int64_t unweave_cells(const typename V::Real* from, typename V::Real* to, int64_t pitch, int64_t count) {
-  int64_t j = 0;
+void unweave_cells(const typename V::Real* from, typename V::Real* to, int64_t pitch, int64_t j, int64_t count) {
   for (; j + V::lanes <= count; j += V::lanes) {
     typename V::Reg r[Step];
     TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) r[k] = V::load(from + Step * j + k * V::lanes);
     unweave_vectors<V, Step>(r);
     TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) V::store(to + k * pitch + j, r[k]);
   }
-  return j;
+  if (j == count) return;
+  const int64_t left = Step * (count - j);
+  typename V::Reg r[Step];
+  TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) r[k] =
+      left > k * V::lanes ? V::load_first(from + Step * j + k * V::lanes, left - k * V::lanes) : V::zero();
+  unweave_vectors<V, Step>(r);
+  TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) V::store_first(to + k * pitch + j, count - j, r[k]);
 }
+// Whole vectors of weave; returns how many cells that makes.
 template <class V, int Step>
 int64_t weave_cells(const typename V::Real* from, int64_t pitch, typename V::Real* to, int64_t count) {
   int64_t j = 0;
@@ -118,15 +124,16 @@ void unweave(const typename V::Real* from, int64_t step, typename V::Real* to, i
       for (int64_t i = j; i < end; i += V::lanes) V::store(to + i, V::even(load(2 * i), load(2 * i + V::lanes)));
       for (int64_t i = j; i < end; i += V::lanes) V::store(to + pitch + i, V::odd(load(2 * i), load(2 * i + V::lanes)));
     }
+    return unweave_cells<V, 2>(from, to, pitch, j, count);
   } else if (step == 3) {
     for (; j + V::lanes <= count; j += V::lanes) {
       const auto a = V::load(from + 3 * j), b = V::load(from + 3 * j + V::lanes), c = V::load(from + 3 * j + 2 * V::lanes);
       TORCH_EXT_UNROLL for (int r = 0; r < 3; ++r) V::store(to + r * pitch + j, V::pick(a, b, c, kThirds<V>.every[r]));
     }
   } else if (step == 4) {
-    j = unweave_cells<V, 4>(from, to, pitch, count);
+    return unweave_cells<V, 4>(from, to, pitch, j, count);
   } else if (step == 8) {
-    j = unweave_cells<V, 8>(from, to, pitch, count);
+    return unweave_cells<V, 8>(from, to, pitch, j, count);
   }
   for (; j < count; ++j)
     for (int64_t r = 0; r < step; ++r) to[r * pitch + j] = from[j * step + r];
@@ -242,6 +249,13 @@ void transpose_halves(const uint16_t* from, int64_t from_pitch, uint16_t* to, in
     for (int64_t i = 0; i < rows; i += side)
       for (int64_t j = 0; j < columns; j += side) move(i, j);
   }
+}
+
+// Whole vectors, of which the last of a line reaches into the next one.
+template <class V>
+void join_lines(const typename V::Real* from, int64_t pitch, int64_t lines, int64_t length, typename V::Real* to) {
+  for (int64_t l = 0; l < lines; ++l, from += pitch, to += length)
+    for (int64_t i = 0; i < length; i += V::lanes) V::store(to + i, V::load(from + i));
 }
 
 template <class V>

@@ -12,6 +12,7 @@
 
 #include "csrc/core/scalar.h"
 #include "csrc/cpu/kernels.h"
+#include "csrc/cpu/planes.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 
@@ -290,7 +291,7 @@ std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
   const bool few = g.y_channels <= most && g.x_channels >= kLeastChannels;
   const bool worth_it =
       patches ? row_of(g) >= kLeastRow || (p.x.channel == 1 && p.operation != Operation::conv_transpose) : short_rows;
-  return (few && worth_it) || request.by_name ? std::make_shared<Unfold>(p, request) : nullptr;
+  return (few && worth_it && !positions_suit(p, request.isa)) || request.by_name ? std::make_shared<Unfold>(p, request) : nullptr;
 }
 
 }  // namespace torch_ext::cpu
