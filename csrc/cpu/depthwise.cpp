@@ -81,25 +81,6 @@ class Side {
   bool in_place_, one_line_;
 };
 
-// Positions [begin, end) of a line that all of some taps connect with positions that are there.
-struct Interior {
-  int64_t begin, end;
-  // From position i a tap leads to i*step + shift.
-  void meet(int64_t step, int64_t shift, int64_t extent) {
-    begin = std::max(begin, first_reaching(0, shift, step));
-    end = std::min(end, first_reaching(extent, shift, step));
-  }
-};
-
-// f(begin, count) for the positions before the interior one by one, for the interior, and for those after it.
-template <class F>
-void for_each_run(Interior in, int64_t begin, int64_t end, F f) {
-  if (in.begin >= in.end) in.begin = in.end = end;
-  for (int64_t j = begin; j < in.begin; ++j) f(j, int64_t(1));
-  if (in.begin < in.end) f(in.begin, in.end - in.begin);
-  for (int64_t j = in.end; j < end; ++j) f(j, int64_t(1));
-}
-
 // ---- conv_transpose, backward_data -------------------------------------------------------------------------------------------
 
 template <class Real>

@@ -121,7 +121,8 @@ struct DotTile {
   const int64_t* offsets;
   Real* out;
   int64_t out_pitch;
-  int64_t next = 0;  // of tables that ask: from a to what is to be read soon, as much of it as there is of a row
+  int64_t next =
+      0;  // of tables that ask, for several rows: from a to what is to be read soon, as much of it as there is of a row
 };
 
 // What is soon to be read or written: while position p is computed, its channels at from[p*step] are asked for.
@@ -131,9 +132,11 @@ struct Ahead {
   int64_t step;
 };
 
-// Depthwise tiles, lanes along channels: out[p*out_step + c] = init[c] + sum over t < terms of in[t][p*in_step + c] *
-// weights[t][c], and, of the weights, sums[t][c] += sum over p of a[p*a_step + c] * b[t][p*b_step + c], for p < count, c <
-// channels.
+// Depthwise tiles, lanes along channels: out[p*out_step + c] = init[c] (a null `init`: what `out` holds) + sum over t < terms of
+// in[t][p*in_step + c] * weights[t][c], and, of the weights, sums[t][c] += sum over p of a[p*a_step + c] * b[t][p*b_step + c],
+// for p < count, c < channels. What `init`, `in` and `b` point to repeats after `period`, at least a vector, which channel c then
+// reads at c % period: it is there from each multiple of a vector's lanes, modulo the period, for a whole vector.
+inline constexpr int64_t kNoPeriod = INT64_MAX;
 template <class Real>
 struct DepthwiseTile {
   const Real* const* in;
@@ -142,8 +145,9 @@ struct DepthwiseTile {
   const Real* init;
   Real* out;
   int64_t out_step;
-  const Ahead<Real>* ahead;
-  int64_t ahead_count;
+  const Ahead<Real>* ahead = nullptr;
+  int64_t ahead_count = 0;
+  int64_t period = kNoPeriod;
 };
 template <class Real>
 struct DepthwiseSums {
@@ -153,8 +157,9 @@ struct DepthwiseSums {
   int64_t b_step;
   Real* const* sums;
   int64_t terms, count, channels;
-  const Ahead<Real>* ahead;
-  int64_t ahead_count;
+  const Ahead<Real>* ahead = nullptr;
+  int64_t ahead_count = 0;
+  int64_t period = kNoPeriod;
 };
 
 // Of Winograd's F(3, 2) and F(2, 3) along some axes of rows of `count` reals, the innermost axis fastest: of weights

@@ -214,10 +214,10 @@ void dot_tile(const DotTile<typename V::Real>& t) {
   for (int64_t r = 0; r < t.run_count; ++r) {
     const Real* a = t.runs[r].a + t.a_offset;
     const Real* b = t.runs[r].b;
-    const Real* next = a + t.next;
+    [[maybe_unused]] const Real* next = a + t.next;
     const auto step = [&](int64_t p, auto... mask) {
       typename V::Reg x[Rows];
-      if constexpr (kAsks<V>) __builtin_prefetch(next + p, 0, 2);
+      if constexpr (kAsks<V> && Rows > 1) __builtin_prefetch(next + p, 0, 2);
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) x[m] = load_lanes<V>(a + m * t.a_pitch + p, mask...);
       TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
         const auto y = load_lanes<V>(b + t.offsets[k] + p, mask...);
@@ -291,64 +291,7 @@ bool finite(const typename V::Real* values, int64_t count) {
   return all;
 }
 
-// Some neighbouring positions, whose weights are loaded once.
-template <class V, int Positions>
-inline __attribute__((always_inline)) void depthwise_positions(const DepthwiseTile<typename V::Real>& t, int64_t p) {
-  for (int64_t c = 0; c < t.channels; c += V::lanes) {
-    const auto mask = V::first(t.channels - c);
-    const auto start = V::load_masked(t.init + c, mask);
-    typename V::Reg acc[Positions];
-    TORCH_EXT_UNROLL for (int i = 0; i < Positions; ++i) acc[i] = start;
-    for (int64_t k = 0; k < t.ahead_count; ++k)
-      TORCH_EXT_UNROLL for (int i = 0; i < Positions; ++i) __builtin_prefetch(t.ahead[k].from + (p + i) * t.ahead[k].step + c);
-    for (int64_t k = 0; k < t.terms; ++k) {
-      const auto weight = V::load_masked(t.weights[k] + c, mask);
-      const auto* in = t.in[k] + p * t.in_step + c;
-      TORCH_EXT_UNROLL for (int i = 0; i < Positions; ++i) acc[i] =
-          V::fma(V::load_masked(in + i * t.in_step, mask), weight, acc[i]);
-    }
-    auto* out = t.out + p * t.out_step + c;
-    TORCH_EXT_UNROLL for (int i = 0; i < Positions; ++i) V::store_first(out + i * t.out_step, t.channels - c, acc[i]);
-  }
-}
-
-template <class V>
-void depthwise(const DepthwiseTile<typename V::Real>& t) {
-  constexpr int kPositions = 6;
-  int64_t p = 0;
-  for (; p + kPositions <= t.count; p += kPositions) depthwise_positions<V, kPositions>(t, p);
-  for (; p < t.count; ++p) depthwise_positions<V, 1>(t, p);
-}
-
-// Some terms, which `a` is loaded once for.
-template <class V, int Terms>
-inline __attribute__((always_inline)) void depthwise_sums_of(const DepthwiseSums<typename V::Real>& t, int64_t k) {
-  for (int64_t c = 0; c < t.channels; c += V::lanes) {
-    const auto mask = V::first(t.channels - c);
-    typename V::Reg acc[Terms];
-    const typename V::Real* b[Terms];
-    TORCH_EXT_UNROLL for (int i = 0; i < Terms; ++i) acc[i] = V::zero(), b[i] = t.b[k + i] + c;
-    const auto* a = t.a + c;
-    const int64_t ahead_count = k == 0 ? t.ahead_count : 0;
-    for (int64_t p = 0; p < t.count; ++p, a += t.a_step) {
-      for (int64_t j = 0; j < ahead_count; ++j) __builtin_prefetch(t.ahead[j].from + p * t.ahead[j].step + c);
-      const auto value = V::load_masked(a, mask);
-      TORCH_EXT_UNROLL for (int i = 0; i < Terms; ++i) acc[i] = V::fma(value, V::load_masked(b[i] + p * t.b_step, mask), acc[i]);
-    }
-    TORCH_EXT_UNROLL for (int i = 0; i < Terms; ++i) {
-      auto* sums = t.sums[k + i] + c;
-      V::store_first(sums, t.channels - c, V::add(V::load_masked(sums, mask), acc[i]));
-    }
-  }
-}
-
-template <class V>
-void depthwise_sums(const DepthwiseSums<typename V::Real>& t) {
-  constexpr int kTerms = 8;
-  int64_t k = 0;
-  for (; k + kTerms <= t.terms; k += kTerms) depthwise_sums_of<V, kTerms>(t, k);
-  for (; k < t.terms; ++k) depthwise_sums_of<V, 1>(t, k);
-}
+#include "csrc/cpu/tiles_depthwise.inl"
 
 template <class V, int Vectors, int... Rows>
 constexpr void fill_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Rows...>) {
