@@ -39,7 +39,15 @@ def test_a_short_run_ends_in_a_table_a_file_and_a_plot(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", (["--layers", "no_such"], ["--filter", "no_such"], ["--random", "-1"], ["--threads", "0"], ["--steps", "backward"])
+    "wrong",
+    (
+        ["--layers", "no_such"],
+        ["--filter", "no_such"],
+        ["--filter", "no_such", "--random", "5"],
+        ["--random", "-1"],
+        ["--threads", "0"],
+        ["--steps", "backward"],
+    ),
 )
 def test_wrong_arguments_are_named(benchmarks, monkeypatch, capsys, wrong):
     monkeypatch.setattr(sys, "argv", ["benchmarks", *wrong])
