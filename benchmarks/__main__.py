@@ -34,12 +34,12 @@ def parse_arguments() -> argparse.Namespace:
     # The file to which a process of one thread count adds a line for each layer and step that has none yet.
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.random is not None and arguments.random < 1:
+        parser.error(f"--random: a number of layers, not {arguments.random}")
     try:
         arguments.cases = choose(arguments)
     except ValueError as error:
         parser.error(str(error))
-    if arguments.random is not None and arguments.random < 1:
-        parser.error(f"--random: a number of layers, not {arguments.random}")
     if not all(t.isdecimal() and int(t) > 0 for t in arguments.threads.split(",")):
         parser.error(f"--threads: numbers joined by commas, not {arguments.threads!r}")
     if not set(arguments.steps.split(",")) <= set(STEPS):
