@@ -118,6 +118,25 @@ struct GatherAxis {
   }
 };
 
+// The cells of conv_transpose, each as many positions as the stride, that a line of y lies in.
+inline Range cells_of_line(const Axis& line) { return {line.offset / line.stride, (line.y - 1 + line.offset) / line.stride + 1}; }
+
+// Phases side by side that have as many taps.
+struct AlikePhases {
+  Range r;
+  int64_t taps;
+};
+// Those of conv_transpose without dilation, no more than `most` together.
+inline std::vector<AlikePhases> alike_phases(const Axis& line, int64_t most) {
+  std::vector<AlikePhases> phases;
+  for (int64_t r = 0, end; r < line.stride; r = end) {
+    const int64_t taps = r < line.w ? parts_of(line.w - r, line.stride) : 0;
+    end = std::min({r + most, line.stride, taps ? line.w - (taps - 1) * line.stride : line.stride});
+    phases.push_back({{r, end}, taps});
+  }
+  return phases;
+}
+
 // Positions [begin, end) of a line that all of some taps connect with positions that are there.
 struct Interior {
   int64_t begin, end;

@@ -46,12 +46,7 @@ Interleaved<Real>::Interleaved(const Problem& problem, Isa isa, int threads)
   y_in_place_ = computes && y_side_by_side_;
   if (x_in_place_) pitch_ = p_.x.axis[2];
 
-  const int64_t widest = std::max<int64_t>(1, kRun / channels_);
-  for (int64_t r = 0, end; r < stride; r = end) {
-    const int64_t taps = r < line_.w ? parts_of(line_.w - r, stride) : 0;
-    end = std::min({r + widest, stride, taps ? line_.w - (taps - 1) * stride : stride});
-    phases_.push_back({{r, end}, taps});
-  }
+  phases_ = alike_phases(line_, std::max<int64_t>(1, kRun / channels_));
   taps_ = even_part(line_.w, std::max<int64_t>(1, std::min(kSums / channels_, g.w_positions() / kTermsAtOnce)));
   at_once_ = std::clamp<int64_t>(
       std::min(kTermsAtOnce / parts_of(line_.w, taps_), kBoxBytes / ((line_.y * channels_ + w_line()) * real)), 1, g.axis[1].w);
@@ -79,9 +74,9 @@ Interleaved<Real>::Interleaved(const Problem& problem, Isa isa, int threads)
 // Blocks of lines as long as they can be.
 template <class Real>
 void Interleaved<Real>::choose_blocks() {
-  const int64_t stride = line_.stride, real = sizeof(Real);
+  const int64_t real = sizeof(Real);
   const bool data = p_.operation == Operation::backward_data, sums = p_.operation == Operation::backward_weights;
-  all_cells_ = data ? Range{0, line_.x} : Range{line_.offset / stride, (line_.y - 1 + line_.offset) / stride + 1};
+  all_cells_ = data ? Range{0, line_.x} : cells_of_line(line_);
   lines_ = axis_[1].cells, cells_ = all_cells_.size();
   const int64_t phases = axis_[0].out_step * axis_[1].out_step;
   if (sums && phases >= kManyPhases) phase_count_ = phases;
@@ -207,7 +202,7 @@ void Interleaved<Real>::each_run(const std::vector<Pair<W>>& pairs, Range cells,
   thread_local std::vector<const Real*> x;
   thread_local std::vector<W*> weights;
   const int64_t stride = line_.stride;
-  for (const Phases& phases : phases_) {
+  for (const AlikePhases& phases : phases_) {
     Interior interior{std::max(cells.begin, first_reaching(line_.offset, phases.r.begin, stride)),
                       std::min(cells.end, first_reaching(line_.y + line_.offset + 1, phases.r.end, stride))};
     for (int64_t t = 0; t < phases.taps; ++t) interior.meet(1, -t, line_.x);

@@ -72,12 +72,6 @@ class Interleaved final : public Plan {
   int64_t w_line() const { return line_.w * channels_; }
   int64_t w_lines() const { return p_.geometry.axis[0].w * p_.geometry.axis[1].w; }
 
-  // Phases side by side that have as many taps.
-  struct Phases {
-    Range r;
-    int64_t taps;
-  };
-
   Problem p_;
   const Tiles<Real>* tiles_;
   Axis line_;  // the innermost axis
@@ -87,7 +81,7 @@ class Interleaved final : public Plan {
   int64_t lines_, cells_;  // of a block
   bool x_in_place_, y_in_place_, y_side_by_side_;
   int64_t period_, pitch_;               // of rows of x
-  std::vector<Phases> phases_;           // no wider than a run
+  std::vector<AlikePhases> phases_;      // no wider than a run
   int64_t taps_;                         // of a run of backward_data
   int64_t at_once_;                      // lines of y
   int64_t parts_ = 1, phase_count_ = 1;  // of backward_weights: parts of the blocks, phases with items of their own

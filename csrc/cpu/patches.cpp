@@ -59,20 +59,15 @@ class Patches final : public Plan {
   void sum_weights(const Pairs& pairs, Pairs& runs, Real* w) const;
 
   int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
-  // Phases side by side that have the same taps.
-  struct Phases {
-    Range r;
-    int64_t taps;
-  };
 
   Problem p_;
   const Tiles<Real>* tiles_;
-  Axis line_;                   // the innermost axis
-  GatherAxis axis_[2];          // the others; of backward_weights not used
-  int64_t lines_, part_;        // of the result, in a plane; of an item
-  Range cells_, positions_{};   // that a line of y has; of x with the zeros around it that these read
-  Range whole_patches_;         // positions of x of which the whole patch is there
-  std::vector<Phases> phases_;  // no wider than a tile
+  Axis line_;                        // the innermost axis
+  GatherAxis axis_[2];               // the others; of backward_weights not used
+  int64_t lines_, part_;             // of the result, in a plane; of an item
+  Range cells_, positions_{};        // that a line of y has; of x with the zeros around it that these read
+  Range whole_patches_;              // positions of x of which the whole patch is there
+  std::vector<AlikePhases> phases_;  // no wider than a tile
   std::vector<Real> ones_;
   std::shared_ptr<const Plan> exact_;  // for weights that are not finite, which zeros would spread
   Layout layout_;
@@ -87,16 +82,12 @@ Patches<Real>::Patches(const Problem& problem, Isa isa, int threads)
       axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}} {
   const Geometry& g = p_.geometry;
   const int64_t stride = line_.stride, before = parts_of(line_.offset, stride), real = sizeof(Real);
-  cells_ = {line_.offset / stride, (line_.y - 1 + line_.offset) / stride + 1};
+  cells_ = cells_of_line(line_);
   positions_ = {std::min<int64_t>(cells_.begin - parts_of(line_.w, stride) + 1, 0), std::max(line_.x, cells_.end)};
   whole_patches_.begin = std::min(before, line_.x);
   whole_patches_.end = std::clamp(line_.y + line_.offset < line_.w ? 0 : (line_.y + line_.offset - line_.w) / stride + 1,
                                   whole_patches_.begin, line_.x);
-  for (int64_t r = 0, end; r < stride; r = end) {
-    const int64_t taps = r < line_.w ? parts_of(line_.w - r, stride) : 0;
-    end = std::min({r + width(), stride, taps ? line_.w - (taps - 1) * stride : stride});
-    phases_.push_back({{r, end}, taps});
-  }
+  phases_ = alike_phases(line_, width());
   ones_.assign(kMaxRows, Real(1));
 
   lines_ = axis_[0].out_extent * axis_[1].out_extent, part_ = 1;
@@ -221,7 +212,7 @@ void Patches<Real>::run_conv_transpose(const Buffers& buffers, int64_t item, std
 // A line of y, in whole cells. Tap t of a phase reads position cell - t; what every result contains once is a term too.
 template <class Real>
 void Patches<Real>::sum_patches(const Pairs& pairs, const Real* bias, Pairs& runs, Real* y) const {
-  for (const Phases& phases : phases_) {
+  for (const AlikePhases& phases : phases_) {
     runs.assign(1, {ones_.data(), bias, 1});
     for (const auto& pair : pairs)
       if (phases.taps) runs.push_back({pair.a + cells_.begin, pair.b + phases.r.begin, phases.taps});
