@@ -13,20 +13,22 @@ namespace {
 
 constexpr int64_t kChunkBytes = 256 << 10;  // of rows of a and b: a quarter of the L2 cache
 // Of a chunk: below the former the trip of a tile's sums to L2 and back costs more than rows that come from L3.
-constexpr int64_t kMinPositions = 96, kMaxPositions = 256;
+constexpr int64_t kMinPositions = 128, kMaxPositions = 256;
 // Where the sums stay in L1 their trip costs little, and the sums of chunks about as long as there are chunks are the most
 // accurate.
 constexpr int64_t kSmallSumsBytes = 32 << 10, kMinShortPositions = 24;
 // The same for matrix registers, whose sums cost four times as much of a tile's time and which come with 2 MB of L2.
 constexpr int64_t kMatrixPositions = 512, kMatrixChunkBytes = 5 << 18;
 constexpr int64_t kParts = 16, kManyParts = 64;  // that the positions are summed in; the latter for long sums
-constexpr int64_t kMinParts = 8;                 // fewer than this do not occupy the threads
+// The sums of more parts than fit into L2 together come from memory and go back: 6 to 20 % of the time. Fewer parts than this
+// bring the same positions to too many threads.
+constexpr int64_t kPartsBytes = 1 << 20, kMinParts = 4;
 // Of matrix registers, which take as long for the products as memory does for the sums of a part, where threads can share a part.
 constexpr int64_t kMatrixParts = 4;
-constexpr int64_t kPositionsOfParts = 2048;  // fewer are not cut into parts,
-constexpr int64_t kPositionsOfPart = 128;    // of at least so many: adding one costs as much as summing a position
-constexpr int64_t kLeastChunk = 64;          // positions; above it chunks may be as small as there are parts
-constexpr int64_t kPartsBytes = 64 << 20;
+constexpr int64_t kPositionsOfParts = 2048;    // fewer are not cut into parts,
+constexpr int64_t kPositionsOfPart = 128;      // of at least so many: adding one costs as much as summing a position
+constexpr int64_t kLeastChunk = 64;            // positions; above it chunks may be as small as there are parts
+constexpr int64_t kMostPartsBytes = 64 << 20;  // never more than these
 // Of weights that one thread sums at a time: 20 to 50 microseconds; matrix registers share what they bring to pairs among more.
 constexpr double kUnitFlops = 4e6, kMatrixUnitFlops = 8e6;
 // Sums of all weights from which on units are of all taps; of such a unit: a quarter of L2, which is twice as large where there
@@ -118,7 +120,9 @@ void OuterSums<Real>::choose_cut() {
   const int64_t positions = g.batch * g.x_positions();
   cut_.parts = positions < kPositionsOfParts ? 0 : flops() < kManyThreadsFlops ? kParts : kManyParts;
   if (tiles_->matrices) cut_.parts = std::min(cut_.parts, std::max(parts_of(cut_.parts, panels_of_taps()), kMatrixParts));
-  cut_.parts = std::min({cut_.parts, positions / kPositionsOfPart, kPartsBytes / std::max<int64_t>(sums_bytes(), 1)});
+  const int64_t bytes = std::max<int64_t>(sums_bytes(), 1);
+  cut_.parts =
+      std::min({cut_.parts, positions / kPositionsOfPart, kMostPartsBytes / bytes, std::max(kPartsBytes / bytes, kMinParts)});
   choose_chunks();
   cut_.parts = std::min(cut_.parts, chunk_count());
   if (tiles_->matrices) {
