@@ -23,7 +23,7 @@ constexpr int64_t kParts = 16, kManyParts = 64;  // that the positions are summe
 // The sums of more parts than fit into L2 together come from memory and go back: 6 to 20 % of the time. Fewer parts than this
 // bring the same positions to too many threads.
 constexpr int64_t kPartsBytes = 1 << 20, kMinParts = 4;
-// Of matrix registers, which take as long for the products as memory does for the sums of a part, where threads can share a part.
+// Of matrix registers, which take as long for the products as memory does for the sums of a part.
 constexpr int64_t kMatrixParts = 4;
 constexpr int64_t kPositionsOfParts = 2048;    // fewer are not cut into parts,
 constexpr int64_t kPositionsOfPart = 128;      // of at least so many: adding one costs as much as summing a position
@@ -119,10 +119,11 @@ void OuterSums<Real>::choose_cut() {
   cut_.swapped = swapped_, cut_.pitch = pitch_;
   const int64_t positions = g.batch * g.x_positions();
   cut_.parts = positions < kPositionsOfParts ? 0 : flops() < kManyThreadsFlops ? kParts : kManyParts;
-  if (tiles_->matrices) cut_.parts = std::min(cut_.parts, std::max(parts_of(cut_.parts, panels_of_taps()), kMatrixParts));
-  const int64_t bytes = std::max<int64_t>(sums_bytes(), 1);
-  cut_.parts =
-      std::min({cut_.parts, positions / kPositionsOfPart, kMostPartsBytes / bytes, std::max(kPartsBytes / bytes, kMinParts)});
+  // Threads share parts where these are fewer.
+  const int64_t shared = parts_of(cut_.parts, panels_of_taps()), bytes = std::max<int64_t>(sums_bytes(), 1);
+  cut_.parts = std::min(cut_.parts,
+                        tiles_->matrices ? std::max(shared, kMatrixParts) : std::max({shared, kMinParts, kPartsBytes / bytes}));
+  cut_.parts = std::min({cut_.parts, positions / kPositionsOfPart, kMostPartsBytes / bytes});
   choose_chunks();
   cut_.parts = std::min(cut_.parts, chunk_count());
   if (tiles_->matrices) {
@@ -130,7 +131,7 @@ void OuterSums<Real>::choose_cut() {
     while (cut_.parts < most && !even(chunk_count(), cut_.parts)) ++cut_.parts;
     return;
   }
-  while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups, flops())) --cut_.parts;
+  while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups * panels_of_taps(), flops())) --cut_.parts;
   if (cut_.parts < kMinParts) cut_.parts = 0;
 }
 

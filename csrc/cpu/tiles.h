@@ -162,6 +162,48 @@ struct DepthwiseSums {
   int64_t period = kNoPeriod;
 };
 
+// Lines of a plane brought in order: to[l*to_pitch + r*slot + j] = from[l*from_pitch + j*step + r], converted from `type`, for
+// l < lines, j*step + r < count, r < step. Returns whether all is finite.
+inline constexpr int kLineSteps = 4;  // the longest step, also of results
+template <class Real>
+struct LinesIn {
+  Type type;
+  const void* from;
+  int64_t from_pitch, lines, count;
+  Real* to;
+  int64_t to_pitch, slot;
+};
+// Lines of results of a plane, of `type` and in `step` phases: to[l*to_pitch + j*step + r] = init + sum over the terms of phase r
+// of a weight * in[l*in_pitch + offset + j] for l < lines, j*step + r < count. First come `shared` terms that all phases have,
+// with `step` weights each, then the own[r] terms of each phase alone. `in` is there up to whole vectors.
+template <class Real>
+struct LinesTile {
+  const Real* in;
+  int64_t in_pitch;
+  const int64_t* offsets;
+  const Real* weights;
+  int64_t shared;
+  const int64_t* own;
+  Real init;
+  int64_t lines, count;
+  Type type;
+  void* to;
+  int64_t to_pitch;  // in elements
+};
+// Their products: the lanes of sums[t] += those of the sum over l < lines, j < count of x[l*x_pitch + j] *
+// y[l*y_pitch + offsets[t] + j] for the terms t of the tile. `y` is there up to whole vectors, and finite.
+inline constexpr int kLineTerms = 9;  // as many offsets as other registers hold
+template <class Real>
+struct LineSums {
+  const Real* x;
+  int64_t x_pitch;
+  const Real* y;
+  int64_t y_pitch;
+  const int64_t* offsets;
+  int64_t lines, count;
+  Real* sums;
+};
+
 // Of Winograd's F(3, 2) and F(2, 3) along some axes of rows of `count` reals, the innermost axis fastest: of weights
 // (g0, (g0+g1)/2, (g0-g1)/2, g1) and (g0, (g0+g1+g2)/2, (g0-g1+g2)/2, g2), of products (m0+m1+m2, m1-m2, m1+m2-m3) and
 // (m0+m1+m2, m1-m2-m3); those of inputs (d0-d2, d1+d2, d2-d1, d1-d3) are the same for both. Rows of points are `pitch` apart. A
@@ -225,6 +267,9 @@ struct Tiles {
   void (*overlap)(const OverlapLine<Real>&);
   void (*depthwise)(const DepthwiseTile<Real>&);
   void (*depthwise_sums)(const DepthwiseSums<Real>&);
+  bool (*load_lines[kLineSteps + 1])(const LinesIn<Real>&);  // [step]
+  void (*lines_of[kLineSteps + 1])(const LinesTile<Real>&);
+  void (*line_sums[kLineTerms + 1])(const LineSums<Real>&);  // [terms]
   // to[j] = from[j*step] for j < count, step from 2 to 4; reads nothing past the last of them.
   void (*every)(const Real* from, int64_t step, Real* to, int64_t count);
   // to[i] = the pair (even[i], odd[i]), zeros for what is null; in tables whose reals are pairs of bf16 alone. Returns whether

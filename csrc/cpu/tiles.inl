@@ -292,6 +292,7 @@ bool finite(const typename V::Real* values, int64_t count) {
 }
 
 #include "csrc/cpu/tiles_depthwise.inl"
+#include "csrc/cpu/tiles_lines.inl"
 
 template <class V, int Vectors, int... Rows>
 constexpr void fill_tiles(Tiles<typename V::Real>& table, std::integer_sequence<int, Rows...>) {
@@ -362,6 +363,8 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.overlap = overlap<V>;
   table.depthwise = depthwise<V>;
   table.depthwise_sums = depthwise_sums<V>;
+  fill_lines<V>(table, std::make_integer_sequence<int, kLineSteps>());
+  fill_line_sums<V>(table, std::make_integer_sequence<int, kLineTerms>());
   if constexpr (sizeof(typename V::Real) == 4) fill_winograd<V>(table, std::make_integer_sequence<int, kAxes + 1>());
   table.every = every<V>;
   table.finite = finite<V>;

@@ -117,6 +117,10 @@ struct F32 {
       store_narrow(type, static_cast<uint16_t*>(to) + i, n - i, v);
     }
   }
+  static Reg load_narrow(Type type, const uint16_t* p) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return type == Type::f16 ? _mm512_cvtph_ps(bits) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
   // The first n lanes, rounded to a type of 16 bits.
   static void store_narrow(Type type, void* to, int64_t n, Reg v) {
     const __m256i bits = type == Type::f16 ? _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT) : bf16_bits(v);

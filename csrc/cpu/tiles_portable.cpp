@@ -87,6 +87,11 @@ struct Vec {
       for (int64_t i = 0; i < n; ++i) torch_ext::narrow(Wide(from[i]), values[i]);
     });
   }
+  static Reg load_narrow(Type type, const uint16_t* p) {
+    T values[lanes];
+    widen(type, p, values, lanes);
+    return load(values);
+  }
   // The first n lanes, rounded to a type of 16 bits.
   static void store_narrow(Type type, void* to, int64_t n, Reg v) {
     T values[lanes];

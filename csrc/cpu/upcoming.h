@@ -36,6 +36,12 @@ class PatchLines {
  public:
   PatchLines() = default;
   PatchLines(Type type, const void* tensor, const Strides& strides, const Patch& patch, int64_t steps);
+  // What lies in one piece.
+  PatchLines(const void* from, int64_t bytes, int64_t steps)
+      : row_(static_cast<const char*>(from)),
+        lines_(parts_of(bytes, kCacheLine)),
+        rows_(1),
+        lines_per_step_(parts_of(lines_, steps)) {}
 
   // Calls ask(line) for the next ones, the address of each. In line with the tiles that call it: a call would make room for its
   // registers at every step.
@@ -81,6 +87,8 @@ class Upcoming {
   void writes(Type type, const void* tensor, const Strides& strides, const Patch& patch) {
     written_ = {type, tensor, strides, patch, steps_};
   }
+  void reads(const void* from, int64_t bytes) { read_ = {from, bytes, steps_}; }
+  void writes(const void* to, int64_t bytes) { written_ = {to, bytes, steps_}; }
   __attribute__((always_inline)) void step() {
     read_.step([](const char* line) __attribute__((always_inline)) { __builtin_prefetch(line, 0, 2); });
     written_.step([](const char* line) __attribute__((always_inline)) { __builtin_prefetch(line, 1, 2); });

@@ -99,8 +99,13 @@ int compute_reals(const MakePlan& make_plan, Operation operation, const std::vec
     const Case& c = cases[k];
     for (Type type : kTypes) {
       if (c.large && type != kTypes[k % std::size(kTypes)]) continue;
-      const Problem p = make_problem(c, operation, type, rotating(k, type), k % 2);
-      const auto plan = make_plan(p, kThreads);
+      // Of the layouts in turn, the first that the kernel accepts.
+      Problem p;
+      std::shared_ptr<const cpu::Plan> plan;
+      for (size_t l = 0; l < std::size(kLayouts) && !plan; ++l) {
+        p = make_problem(c, operation, type, rotating(k + l, type), k % 2);
+        plan = make_plan(p, kThreads);
+      }
       if (!plan) continue;
       ++computed;
       const double scale = k % 4 == 3 ? 0x1p-10 : 1;  // the square of 2^-10 is below float16's normal numbers
