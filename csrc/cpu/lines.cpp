@@ -26,8 +26,8 @@ class Lines final : public Plan {
         axis_{{p.geometry.axis[0], p.operation}, {p.geometry.axis[1], p.operation}, {p.geometry.axis[2], p.operation}},
         in_(forward() ? p.x : p.y),
         out_(forward() ? p.y : p.x),
-        cells_{cut(0), cells_[1], cells_[2]},
-        box_(*tiles_, p.type, in_, axis_, cells_) {
+        cells_(cells_of_boxes(*tiles_, p, in_, axis_)),
+        box_(*tiles_, p.type, in_, axis_, cells_.data()) {
     for (size_t r0 = 0; r0 < axis_[0].phases.size(); ++r0)
       for (size_t r1 = 0; r1 < axis_[1].phases.size(); ++r1) {
         phases_.push_back(phase(r0, r1));
@@ -59,12 +59,8 @@ class Lines final : public Plan {
   };
   Phase phase(size_t r0, size_t r1) const;
   bool forward() const { return p_.operation == Operation::conv_transpose; }
-  int64_t cut(int a) {
-    cut_into_boxes(*tiles_, p_, in_, axis_, cells_);
-    return cells_[a];
-  }
   int64_t blocks() const {
-    return piece_count([&](int a) { return axis_[a].cells; }, cells_);
+    return piece_count([&](int a) { return axis_[a].cells; }, cells_.data());
   }
   // Of a call of a tile, which computes about kCall results; between calls the next plane is asked for.
   int64_t lines_of_call(int64_t line) const { return std::max<int64_t>(kCall / (line * axis_[1].out_step), 1); }
@@ -79,7 +75,7 @@ class Lines final : public Plan {
   std::shared_ptr<const Plan> exact_;
   GatherAxis axis_[kAxes];
   Strides in_, out_;
-  int64_t cells_[kAxes];  // of a block
+  std::array<int64_t, kAxes> cells_;  // of a block
   LineBox<Real> box_;
   std::vector<Phase> phases_;
   int64_t weights_ = 0, planes_, size_;  // of all phases; of an item; bytes of an element
@@ -153,7 +149,7 @@ void Lines<Real>::run_item(const Buffers& buffers, int64_t item, int64_t threads
   void* out = forward() ? buffers.y : buffers.x;
   Range cell[kAxes], read[kAxes], written[kAxes];
   take_piece(
-      item, [&](int a) { return axis_[a].cells; }, cells_, cell);
+      item, [&](int a) { return axis_[a].cells; }, cells_.data(), cell);
   for (int a = 0; a < kAxes; ++a) read[a] = axis_[a].read_by(cell[a]), written[a] = axis_[a].written_by(cell[a]);
   const PlaneSpan of_in(in_, read), of_out(out_, written);
   const int64_t calls = cell[0].size() * int64_t(phases_.size()) * parts_of(cell[1].size(), lines_of_call(written[2].size())) *

@@ -4,6 +4,7 @@
 // offset and neighbouring cells are neighbours in memory.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -34,7 +35,7 @@ class LineBox {
   }
 
   // With room for what tiles read past the last cell.
-  int64_t bytes() const { return (extent_[0] * extent_[1] * line() + 8 * kMaxLanes) * int64_t(sizeof(Real)); }
+  int64_t bytes() const { return (extent_[0] * extent_[1] * line() + kMaxLanes) * int64_t(sizeof(Real)); }
   // From a line of cells to the next one along an outer axis.
   int64_t pitch(int a) const { return axis_[a].in_step * (a == 0 ? extent_[1] * line() : line()); }
   // Of what cell 0 reads with these taps.
@@ -92,13 +93,14 @@ struct PlaneSpan {
 
 // Cuts the cells of all axes into blocks whose box fits L1 beside what is computed from it.
 template <class Real>
-void cut_into_boxes(const Tiles<Real>& tiles, const Problem& p, const Strides& in, const GatherAxis* axis, int64_t* cells) {
+std::array<int64_t, kAxes> cells_of_boxes(const Tiles<Real>& tiles, const Problem& p, const Strides& in, const GatherAxis* axis) {
   constexpr int64_t kBoxBytes = 20 << 10, kLeastCells = 64;
+  std::array<int64_t, kAxes> cells;
   int64_t most = 1;
   for (int a = 0; a < kAxes; ++a) most *= std::max<int64_t>(axis[a].cells, 1);
   for (;; most /= 2) {
-    cut_axes([&](int a) { return axis[a].cells; }, most, cells);
-    if (most <= kLeastCells || LineBox<Real>(tiles, p.type, in, axis, cells).bytes() <= kBoxBytes) return;
+    cut_axes([&](int a) { return axis[a].cells; }, most, cells.data());
+    if (most <= kLeastCells || LineBox<Real>(tiles, p.type, in, axis, cells.data()).bytes() <= kBoxBytes) return cells;
   }
 }
 

@@ -22,8 +22,8 @@ class LineSumsPlan final : public Plan {
         tiles_(&tiles<Real>(isa)),
         exact_(make_exact_depthwise(p, isa, threads)),
         axis_{axis_of(0), axis_of(1), axis_of(2)},
-        cells_{cut(0), cells_[1], cells_[2]},
-        box_(*tiles_, p.type, p.y, axis_, cells_),
+        cells_(cells_of_boxes(*tiles_, p, p.y, axis_)),
+        box_(*tiles_, p.type, p.y, axis_, cells_.data()),
         x_pitch_(round_up(cells_[2], tiles_->lanes)) {
     for (const Tap& t0 : axis_[0].phases[0])
       for (const Tap& t1 : axis_[1].phases[0])
@@ -60,12 +60,8 @@ class LineSumsPlan final : public Plan {
 
  private:
   GatherAxis axis_of(int a) const { return {p_.geometry.axis[a], Operation::backward_data}; }
-  int64_t cut(int a) {
-    cut_into_boxes(*tiles_, p_, p_.y, axis_, cells_);
-    return cells_[a];
-  }
   int64_t blocks() const {
-    return piece_count([&](int a) { return axis_[a].cells; }, cells_);
+    return piece_count([&](int a) { return axis_[a].cells; }, cells_.data());
   }
   int64_t taps() const { return int64_t(offsets_.size()); }
 
@@ -81,7 +77,7 @@ class LineSumsPlan final : public Plan {
       const int64_t n = index % batch;
       int64_t block = index / batch;
       Range cell[kAxes];
-      take_piece(block, cells, cells_, cell);
+      take_piece(block, cells, cells_.data(), cell);
       if (n == 0 || index == begin) box_.clear(y);
       const Range read[kAxes] = {axis_[0].read_by(cell[0]), axis_[1].read_by(cell[1]), axis_[2].read_by(cell[2])};
       const PlaneSpan of_y(p_.y, read);
@@ -147,7 +143,7 @@ class LineSumsPlan final : public Plan {
   const Tiles<Real>* tiles_;
   std::shared_ptr<const Plan> exact_;
   GatherAxis axis_[kAxes];
-  int64_t cells_[kAxes];  // of a block
+  std::array<int64_t, kAxes> cells_;  // of a block
   LineBox<Real> box_;
   int64_t x_pitch_;
   std::vector<int64_t> offsets_, weight_offsets_;  // of taps
