@@ -26,10 +26,10 @@ constexpr int64_t kSmallPlane = 16 << 10;  // bytes of a channel of the input
 constexpr int64_t kLeastLine = 128;        // cells of the innermost axis, of a part of a line
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;
-constexpr int64_t kMinDepth = 4;             // input channels: below it the overlap-add costs as much as the product
-constexpr int64_t kMinDepthSideBySide = 16;  // of groups whose channels lie side by side
-constexpr int64_t kManyPositions = 256;      // of a plane of x
-constexpr int64_t kMinPaired = 16;           // below it bringing them to pairs costs more than it saves
+constexpr int64_t kMinDepth = 4;              // input channels: below it the overlap-add costs as much as the product
+constexpr int64_t kMinDepthSideBySide = 16;   // of groups whose channels lie side by side
+constexpr int64_t kManyPositions = 256;       // of a plane of x
+constexpr int64_t kMinPairedOfMatrices = 16;  // below it bringing them to matrix registers costs more than it saves
 
 template <class In>
 class Overlap final : public Plan {
@@ -431,6 +431,20 @@ bool little_over_a_vector(const Problem& p, const Tiles<Real>& tiles) {
          g.axis[kAxes - 1].x >= lanes && (planes || (wide && g.w_positions() > 1));
 }
 
+// Whether sums are so short that a line of products for each channel and tap costs more to write and add up than they do: `wide`
+// adds in registers, from four results on in full tiles. (64x64, 4 to 4 channels, k4 s2: 0.7 of the time, 8 to 8, k3 s1: 0.8, 4
+// to 8, k2 s2: 0.65; 4 to 3, k3 s1, 1.1; 16 to 4, k3 s1, 0.95 to 1.05; pairs, 8 to 4 channels, 1-D k4 s2: 0.85, 8 to 4, k3
+// s1: 1.2.)
+template <class In>
+bool short_sums(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles) {
+  constexpr int64_t kFullTile = 4, kLeastLineOfWide = 32, kMostShort = 12, kMostShortOfPairs = 8;
+  const Geometry& g = p.geometry;
+  if (tiles.matrices || tiles.lanes < kMaxLanes || g.y_channels < kFullTile || g.y_channels > tiles.lanes / 2) return false;
+  if (g.axis[kAxes - 1].x < kLeastLineOfWide) return false;
+  if (Operand<In>::terms == 1) return g.x_channels * parts_of(g.axis[0].w, g.axis[0].stride) <= kMostShort;
+  return g.x_channels <= kMostShortOfPairs && g.axis[0].w <= g.axis[0].stride && g.axis[1].w <= g.axis[1].stride;
+}
+
 // Worth it where a vector of output channels would be at least half empty, on planes of many positions a quarter. Few channels of
 // groups that lie side by side are left to the wide kernel, which reads several groups at once (4 to 1 channels 0.3 to 0.5 of the
 // time, 16 to 1 1.1 to 1.4, 128 to 1 twice; bf16 twice to five times).
@@ -442,7 +456,9 @@ std::shared_ptr<Plan> make_of(const Problem& p, const Tiles<typename Operand<In>
   const bool pairs = multiplies_pairs(p.type, request.isa);  // which `gather` does, with as many lanes
   const int64_t quarters = !pairs && g.x_positions() >= kManyPositions ? 3 : 2;
   const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) || (!pairs && little_over_a_vector(p, tiles));
-  if (!request.by_name && (!few || g.x_channels < kMinDepth || side_by_side)) return nullptr;
+  if (!request.by_name &&
+      (!few || g.x_channels < kMinDepth || side_by_side || (short_sums<In>(p, tiles) && !gather_takes_matrices(p, request))))
+    return nullptr;
   return std::make_shared<Overlap<In>>(p, tiles, request.threads);
 }
 
@@ -462,11 +478,11 @@ std::shared_ptr<Plan> make_overlap_of_pairs(const Problem& p, const Tiles<float>
 
 #if defined(__x86_64__)
 std::shared_ptr<Plan> make_overlap_amx(const Problem& p, const Request& request) {
-  return request.by_name || p.geometry.x_channels >= kMinPaired ? make_overlap_of_pairs(p, amx_tiles(), request) : nullptr;
+  return request.by_name || p.geometry.x_channels >= kMinPairedOfMatrices ? make_overlap_of_pairs(p, amx_tiles(), request)
+                                                                          : nullptr;
 }
 std::shared_ptr<Plan> make_overlap_avx512_bf16(const Problem& p, const Request& request) {
-  const bool faster = p.geometry.x_channels >= kMinPaired && pairs_are_fast();
-  return request.by_name || faster ? make_overlap_of_pairs(p, pair_tiles(), request) : nullptr;
+  return request.by_name || pairs_are_fast() ? make_overlap_of_pairs(p, pair_tiles(), request) : nullptr;
 }
 #endif
 std::shared_ptr<Plan> make_overlap_avx512(const Problem& p, const Request& request) {

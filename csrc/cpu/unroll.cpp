@@ -17,8 +17,10 @@
 namespace torch_ext::cpu {
 namespace {
 
-// Channels of y: below so many lanes go along positions, which pairs of bf16 need longer sums for.
-constexpr int64_t kLeastResults = 16, kLeastResultsOfPairs = 4;
+// Channels of y: below so many lanes go along positions, which pairs of bf16 need longer sums for: of so many terms in a line
+// and, but on matrix registers, of so many lines of so few channels of x.
+constexpr int64_t kLeastResults = 16, kLeastResultsOfPairs = 9, kLeastResultsOfLongSums = 4;
+constexpr int64_t kLongSum = 16, kLinesOfLongSum = 8, kFewChannels = 3;
 constexpr int64_t kLeastTapsOfLine = 3;
 constexpr double kMostlyInside = 0.75;  // of the products of a line; the others are with zeros
 constexpr int64_t kLinesOfItem = 8;
@@ -136,7 +138,14 @@ std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
   // With channels last; planes are better summed with lanes along positions. From a vector of input channels on a tap is a sum of
   // its own. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128, k9 s1: 0.7; 8 to 64, k3 s1: 0.95.)
   const int64_t most = tiles<float>(request.isa).lanes;
-  const int64_t least = multiplies_pairs(p.type, request.isa) ? kLeastResultsOfPairs : kLeastResults;
+  const bool pairs = multiplies_pairs(p.type, request.isa), matrices = request.isa >= Isa::amx;
+  const bool many_lines = g.x_channels <= kFewChannels && g.axis[0].w * g.axis[1].w >= kLinesOfLongSum;
+  const bool long_sums = g.x_channels * a.w >= kLongSum && (matrices || many_lines);
+  const bool whole_pairs = g.x_channels > kFewChannels || g.x_channels % 2 == 0;
+  const int64_t least = !pairs        ? kLeastResults
+                        : long_sums   ? kLeastResultsOfLongSums
+                        : whole_pairs ? kLeastResultsOfPairs
+                                      : kLeastResults;
   const bool few = g.x_channels <= most && g.y_channels >= least && a.w >= kLeastTapsOfLine;
   const bool worth_it = few && p.y.channel == 1 && double(products_of(a)) >= kMostlyInside * double(a.y * a.w);
   return worth_it || request.by_name ? std::make_shared<Unroll>(p, request) : nullptr;

@@ -422,6 +422,17 @@ bool halves_fill(const Problem& p, Isa isa, int64_t lanes) {
          (line.x < lanes || (line.stride > 1 && (g.y_channels > lanes || p.y.axis[kAxes - 1] == 1)));
 }
 
+// Whether conv_transpose of so few channels has sums too short to bring them to vectors of result channels, a quarter of which
+// would be empty, or none where pairs would be in a box. (64x64, k3 s1, 1 to 12 channels: 0.5 of the time in NXC; pairs in NCX, 1
+// to 16: 0.4, 3 to 16: 0.8, but in NXC 2 to 16: 1.4.)
+bool short_sums(const Problem& p, Isa isa, bool pairs_of_planes) {
+  constexpr int64_t kMostSummed = 3, kLeastLine = 16;
+  const Geometry& g = p.geometry;
+  const int64_t lanes = lanes_of(p.type, isa), most = pairs_of_planes ? lanes : lanes * 3 / 4;
+  return isa == Isa::avx512 && p.operation == Operation::conv_transpose && g.groups == 1 && g.x_channels <= kMostSummed &&
+         g.y_channels <= most && g.axis[kAxes - 1].x >= kLeastLine;
+}
+
 // Worth it where a vector of result channels would be at least half empty, where a row of few channels is too short to be summed
 // over by itself while all taps together make a sum that is worth bringing the planes in order for (a short one where they are,
 // by measurement), for results that do not fill the tiles of `gather`, and where the planes would not stay as they are elsewhere.
@@ -440,7 +451,8 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && !fills_tiles &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
   const bool kept = forward && planes && !pairs && beats_gather(p, isa, lanes);
-  if (!few_columns && !short_rows && !kept && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
+  const bool few_inputs = short_sums(p, isa, pairs && planes);
+  if (!few_columns && !short_rows && !kept && !few_inputs && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Wide<double>>(p, isa, request.threads);
   return std::make_shared<Wide<float>>(p, isa, request.threads);
 }
