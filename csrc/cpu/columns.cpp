@@ -13,6 +13,21 @@ Real read(const void* base, Type type, int64_t index) {
   return visit(type, [&](auto scalar) { return Real(widen(static_cast<const decltype(scalar)*>(base)[index])); });
 }
 
+// As load_planes (pack.h), without conversion.
+void load_planes(const Tiles<float>& tiles, Type, const void* from, int64_t position_stride, int64_t count,
+                 int64_t channel_stride, int64_t channels, bf16* planes, int64_t pitch) {
+  const auto* halves = static_cast<const bf16*>(from);
+  if (position_stride == 1) {
+    for (int64_t c = 0; c < channels; ++c) std::copy_n(halves + c * channel_stride, count, planes + c * pitch);
+  } else if (channel_stride == 1) {
+    tiles.transpose_halves(static_cast<const uint16_t*>(from), position_stride, reinterpret_cast<uint16_t*>(planes), pitch,
+                           channels, count);
+  } else {
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t p = 0; p < count; ++p) planes[c * pitch + p] = halves[p * position_stride + c * channel_stride];
+  }
+}
+
 }  // namespace
 
 template <class Real>
@@ -76,7 +91,8 @@ void Columns<Real>::for_each_line(int64_t channel, Move move) const {
 }
 
 template <class Real>
-void Columns<Real>::load(const void* tensor, int64_t channel, int64_t count, Real* y, Real* columns, int64_t pitch,
+template <class In>
+void Columns<Real>::load(const void* tensor, int64_t channel, int64_t count, In* y, In* columns, int64_t pitch,
                          int64_t row_channels) const {
   for_each_line(channel, [&](int64_t offset, int64_t position) {
     const void* from = element(tensor, p_.type, offset);
@@ -88,8 +104,8 @@ void Columns<Real>::load(const void* tensor, int64_t channel, int64_t count, Rea
     }
   });
   for (int64_t m = 0; m < positions_; ++m)
-    for (const Run& run : runs(0, count, row_channels, true)) std::fill_n(columns + m * pitch + run.columns, run.length, Real(0));
-  for_each_link(y, count, columns, pitch, row_channels, [](const Real* from, Real* to, int64_t length, int64_t step) {
+    for (const Run& run : runs(0, count, row_channels, true)) std::fill_n(columns + m * pitch + run.columns, run.length, In());
+  for_each_link(y, count, columns, pitch, row_channels, [](const In* from, In* to, int64_t length, int64_t step) {
     if (step == 1) {
       std::copy_n(from, length, to);
     } else {
@@ -123,28 +139,38 @@ void Columns<Real>::store(const Real* columns, int64_t pitch, int64_t row_channe
 }
 
 template <class Real>
-Real Columns<Real>::product(const void* weights, int64_t row, Range channels, const Real* columns_of_m, int64_t m) const {
+template <class In>
+Real Columns<Real>::product(const void* weights, int64_t row, Range channels, const In* columns_of_m, int64_t m) const {
   Real sum = 0;
   for (const Link& link : links_)
     for (int64_t k = link.tap; link.m == m && k < link.tap + link.count; ++k)
       for (int64_t c = 0; c < channels.size(); ++c)
         sum += read<Real>(weights, p_.type, row * p_.w.outer + (channels.begin + c) * p_.w.channel + tap_offset_[size_t(k)]) *
-               columns_of_m[taps_inside_ ? c * taps() + k : k * channels.size() + c];
+               Real(widen(columns_of_m[taps_inside_ ? c * taps() + k : k * channels.size() + c]));
   return sum;
 }
 
 template <class Real>
-std::vector<Real> Columns<Real>::row_of_weights(const Real* x, int64_t x_pitch, const Real* y, int64_t count, const Real* columns,
+template <class In>
+std::vector<Real> Columns<Real>::row_of_weights(const Real* x, int64_t x_pitch, const In* y, int64_t count, const In* columns,
                                                 int64_t pitch) const {
   std::vector<Real> sums(size_t(count * taps()), Real(0));
-  for_each_link(y, count, columns, pitch, count, [&](const Real* from, const Real* to, int64_t length, int64_t step) {
+  for_each_link(y, count, columns, pitch, count, [&](const In* from, const In* to, int64_t length, int64_t step) {
     const int64_t m = (to - columns) / pitch, column = (to - columns) % pitch;
-    for (int64_t e = 0; e < length; ++e) sums[size_t(column + e)] += x[m * x_pitch] * from[e * step];
+    for (int64_t e = 0; e < length; ++e) sums[size_t(column + e)] += x[m * x_pitch] * Real(widen(from[e * step]));
   });
   return sums;
 }
 
 template class Columns<float>;
 template class Columns<double>;
+#define TORCH_EXT_COLUMNS_OF(Real, In)                                                                \
+  template void Columns<Real>::load(const void*, int64_t, int64_t, In*, In*, int64_t, int64_t) const; \
+  template Real Columns<Real>::product(const void*, int64_t, Range, const In*, int64_t) const;        \
+  template std::vector<Real> Columns<Real>::row_of_weights(const Real*, int64_t, const In*, int64_t, const In*, int64_t) const;
+TORCH_EXT_COLUMNS_OF(float, float)
+TORCH_EXT_COLUMNS_OF(float, bf16)
+TORCH_EXT_COLUMNS_OF(double, double)
+#undef TORCH_EXT_COLUMNS_OF
 
 }  // namespace torch_ext::cpu

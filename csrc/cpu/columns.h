@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "csrc/core/geometry.h"
+#include "csrc/core/scalar.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles.h"
 
@@ -29,16 +30,18 @@ class Columns {
   // What a row of weights holds of some output channels, of all taps or of those that reach a position; a row of columns has that
   // of `row_channels`, of which these are the first.
   std::vector<Run> runs(int64_t first, int64_t count, int64_t row_channels, bool all_taps) const;
-  // Columns of `count` channels of y from this one on (im2col), by way of `y`.
-  void load(const void* tensor, int64_t channel, int64_t count, Real* y, Real* columns, int64_t pitch,
-            int64_t row_channels) const;
+  // Columns of `count` channels of y from this one on (im2col), by way of `y`, in Real or in the bf16 of the tensor.
+  template <class In>
+  void load(const void* tensor, int64_t channel, int64_t count, In* y, In* columns, int64_t pitch, int64_t row_channels) const;
   // y of those channels is the bias, where there is one, and the sums of columns (col2im).
   void store(const Real* columns, int64_t pitch, int64_t row_channels, const void* bias, int64_t channel, int64_t count, Real* y,
              void* tensor) const;
   // The product of a row of weights and of some channels of row m of columns, without what m does not reach.
-  Real product(const void* weights, int64_t row, Range channels, const Real* columns_of_m, int64_t m) const;
+  template <class In>
+  Real product(const void* weights, int64_t row, Range channels, const In* columns_of_m, int64_t m) const;
   // The sums over m of x[m*x_pitch] and row m of the columns of some channels, without what m does not reach: a row of weights.
-  std::vector<Real> row_of_weights(const Real* x, int64_t x_pitch, const Real* y, int64_t count, const Real* columns,
+  template <class In>
+  std::vector<Real> row_of_weights(const Real* x, int64_t x_pitch, const In* y, int64_t count, const In* columns,
                                    int64_t pitch) const;
   // Calls move(y, columns, how many elements, how far apart they are in y) for what `y` of some channels and their columns share.
   template <class Y, class C, class Move>

@@ -6,8 +6,10 @@
 //   conv_transpose    columns[m] = sum over i of x[m][i] * weights[i], added into y (col2im)
 //   backward_data     x[m][i] = columns[m] . weights[i], with columns taken from y (im2col)
 //   backward_weights  weights[i] = sum over m of x[m][i] * columns[m]
-// Weights of 16 bits are converted a piece at a time, in cache, and where many positions share them so are all others: their rows
-// often lie a multiple of a page apart, which would put them into a few sets of the L1 cache.
+// Where vectors multiply pairs of bf16, those are pairs of channels of x, of elements of a row as they lie, and of positions:
+// each time of what is summed over, so that a zero beside the last of an odd number meets nothing but another one. Other weights
+// of 16 bits are converted a piece at a time, in cache, and where many positions share them so are all others: their rows often
+// lie a multiple of a page apart, which would put them into a few sets of the L1 cache.
 #include "csrc/cpu/native.h"
 
 #include <algorithm>
@@ -58,8 +60,17 @@ constexpr int64_t kItems = 64;
 constexpr int64_t kRunBytes = 2048;  // of a row of weights that an item reads, at least
 constexpr int64_t kChannels = 64;    // of x that are brought in order at a time
 // Gradients: columns of an item, and where these are too few to read or write weights in runs of kRunBytes; items that parts of
-// the columns and of the rows of weights make up.
-constexpr int64_t kColumnBytes = 128 << 10, kMostColumnBytes = 4 << 20, kMostItems = 16;
+// the columns and of the rows of weights make up. Columns of backward_data that fit L2 are made once for all rows, also where
+// taps are many (k8 s4, 256 to 128 channels, 5x5: 0.75 of the time).
+constexpr int64_t kColumnBytes = 128 << 10, kMostColumnBytes = 4 << 20, kFewColumnBytes = 512 << 10, kMostItems = 16;
+// Where vectors multiply pairs of bf16, here too: positions up to which these products are faster than those of packed pairs, by
+// measurement. Dot products need nothing transposed (0.5 of the time at 16 positions, 0.7 to 0.8 at 48; with many taps side by
+// side 0.8 to 0.9 at 64), but for weights that are packed in no time; forward, and of gradients of weights, that is so of weights
+// that are far from cache (at 48 positions 0.8 of the time), of lines of many taps and of the hundreds of taps of a vocoder (0.55
+// at 8 to 128 positions).
+constexpr int64_t kMaxPositionsDotted = 48, kMaxPositionsDottedOfTaps = 64, kTapsDotted = 16, kLeastWeightsDotted = 256 << 10;
+constexpr int64_t kMaxPositionsDottedOfChannels = 24;
+constexpr int64_t kMaxPositionsOfHugePairs = 32, kMaxPositionsOfPairLines = 24, kMaxPositionsOfHugeWritten = 64;
 // Rows of weights at a time of backward_data, and elements of them.
 constexpr int64_t kDotted = 32, kSlice = 1024;
 
@@ -88,27 +99,35 @@ bool few_channels(const Problem& p, Isa isa) {
   return false;
 }
 
-template <class Real>
+template <class In>
 class Native final : public Plan {
+  using Real = typename Operand<In>::Real;  // in which is summed
+  static constexpr int64_t kTerms = Operand<In>::terms;
+
  public:
-  Native(const Problem& problem, Isa isa, int threads);
+  Native(const Problem& problem, const Tiles<Real>& tiles, int threads);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return layout_.bytes(); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
 
  private:
   void load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const;
+  void load_columns(const Buffers& buffers, int64_t group, Range channels, In* columns, std::byte* scratch) const;
   void run_conv_transpose(const Buffers& buffers, const Parallel& parallel) const;
+  std::vector<Run> longest_runs(Range channels, int64_t row_channels) const;
   std::vector<Run> pieces_of_row(double flops) const;
   void multiply(const Buffers& buffers, int64_t group, Range positions, std::span<const Run> runs, Real* columns,
                 std::byte* scratch) const;
   void multiply_and_turn(const Real* weights, std::span<const Run> runs, const Real* x, Real* columns, Real* turned) const;
   void run_backward_data(const Buffers& buffers, const Parallel& parallel) const;
-  void backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns,
+  void backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const In* columns,
                      std::byte* scratch) const;
+  void add_last_products(const In* weight, int64_t rows, const In* column, Real* sums) const;
   void store_x(const Buffers& buffers, int64_t group, Range channels) const;
   void backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const;
 
+  static Real* reals(In* values) { return reinterpret_cast<Real*>(values); }
+  static const Real* reals(const In* values) { return reinterpret_cast<const Real*>(values); }
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
   int64_t x_pitch() const {
@@ -116,9 +135,13 @@ class Native final : public Plan {
     return turned_ ? positions_ : apart(*tiles_, positions_);
   }
   int64_t x_of_group() const {
-    return (p_.operation == Operation::conv_transpose ? p_.geometry.x_channels : positions_) * x_pitch();
+    return parts_of(p_.operation == Operation::conv_transpose ? p_.geometry.x_channels : positions_, kTerms) * x_pitch();
   }
-  int64_t columns_pitch() const { return apart(*tiles_, (all_columns_ ? p_.geometry.y_channels : part_channels_) * taps()); }
+  // Of reals forward, else of In.
+  int64_t columns_pitch() const {
+    const int64_t row = (all_columns_ ? p_.geometry.y_channels : part_channels_) * taps();
+    return p_.operation == Operation::conv_transpose ? apart(*tiles_, row) : kTerms * apart(*tiles_, parts_of(row, kTerms));
+  }
   int64_t sums_parts() const { return all_columns_ ? 1 : parts_; }
   int64_t sums_of_part() const { return p_.geometry.groups * p_.geometry.x_channels * positions_; }
 
@@ -136,13 +159,13 @@ class Native final : public Plan {
   std::vector<int64_t> x_offset_;  // of a position, in elements
   std::vector<Run> pieces_;        // of a row of weights: the items of conv_transpose, where it makes all columns
   Layout layout_;
-  Layout::Part x_part_, all_columns_part_, columns_part_, y_part_, stage_part_, sums_part_;
+  Layout::Part x_part_, all_columns_part_, columns_part_, pairs_part_, y_part_, stage_part_, sums_part_;
 };
 
-template <class Real>
-Native<Real>::Native(const Problem& problem, Isa isa, int threads)
+template <class In>
+Native<In>::Native(const Problem& problem, const Tiles<Real>& tiles, int threads)
     : p_(problem),
-      tiles_(&tiles<Real>(isa)),
+      tiles_(&tiles),
       columns_(p_, *tiles_, p_.w.channel != 1),
       positions_(columns_.positions()),
       in_place_(bytes_of(p_.type) == int64_t(sizeof(Real))),
@@ -153,9 +176,11 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   const auto of_groups = [&](int64_t parts) { return g.groups * parts; };
   const auto with_rows = [&](int64_t parts) { return g.groups * parts * parts_of(kMostItems, parts); };
   const bool data = p_.operation == Operation::backward_data, forward = p_.operation == Operation::conv_transpose;
-  const int64_t real = sizeof(Real), of_channel = positions_ * taps() * real;  // of columns
+  const bool written = p_.operation == Operation::backward_weights;
+  const int64_t real = sizeof(Real), of_column = forward ? real : sizeof(In), of_channel = positions_ * taps() * of_column;
   all_columns_ = g.groups * g.y_channels * of_channel <= kMostColumnBytes &&
-                 (data ? taps() < kManyTaps : forward && (!columns_.taps_inside() || g.y_channels <= kFewChannels));
+                 (data ? taps() < kManyTaps || g.groups * g.y_channels * of_channel <= kFewColumnBytes
+                       : forward && (!columns_.taps_inside() || g.y_channels <= kFewChannels));
   if (forward || all_columns_) {
     part_channels_ = shared_part(g.y_channels, std::max(least, parts_of(g.y_channels, kItems)), flops, of_groups);
     part_rows_ = shared_part(g.x_channels, kDotted, flops, of_groups);
@@ -174,10 +199,11 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
 
   turned_ = forward && in_place_ && positions_ > kShared && positions_ <= width() && positions_ % tiles_->lanes == 0;
   x_part_ = layout_.shared(data ? 0 : g.groups * x_of_group() * real);
-  all_columns_part_ = layout_.shared(all_columns_ ? g.groups * positions_ * columns_pitch() * real : 0);
+  all_columns_part_ = layout_.shared(all_columns_ ? g.groups * positions_ * columns_pitch() * of_column : 0);
   sums_part_ = layout_.shared(data ? sums_parts() * sums_of_part() * real : 0);
-  columns_part_ = layout_.per_thread(all_columns_ ? 0 : positions_ * columns_pitch() * real);
-  y_part_ = layout_.per_thread(part_channels_ * columns_.y_positions() * real);
+  columns_part_ = layout_.per_thread(all_columns_ ? 0 : positions_ * columns_pitch() * of_column);
+  pairs_part_ = layout_.per_thread(written && kTerms == 2 ? parts_of(positions_, kTerms) * columns_pitch() * real : 0);
+  y_part_ = layout_.per_thread(part_channels_ * columns_.y_positions() * of_column);
   int64_t longest = pieces_.empty() ? part_channels_ * taps() : 0;
   for (const Run& piece : pieces_) longest = std::max(longest, piece.length);
   stage_part_ = layout_.per_thread((turned_   ? longest * positions_
@@ -188,8 +214,8 @@ Native<Real>::Native(const Problem& problem, Isa isa, int threads)
   layout_.finish(threads);
 }
 
-template <class Real>
-std::string Native<Real>::describe() const {
+template <class In>
+std::string Native<In>::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
   return text(positions_) + " positions, " +
          (!pieces_.empty() ? text(pieces_.front().length) + " weights of a row"
@@ -198,17 +224,30 @@ std::string Native<Real>::describe() const {
          " an item";
 }
 
-// x[i][m] for conv_transpose, x[m][i] for backward_weights.
-template <class Real>
-void Native<Real>::load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const {
+// x[i][m] for conv_transpose, x[m][i] for backward_weights; i or m is that of a pair where there are pairs.
+template <class In>
+void Native<In>::load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const {
   const bool by_channel = p_.operation == Operation::conv_transpose;
   const int64_t position_step = by_channel ? 1 : x_pitch(), channel_step = by_channel ? x_pitch() : 1;
-  load_positions(p_, x_offset_, buffers.x, group * p_.geometry.x_channels + channels.begin, channels.size(),
-                 x + channels.begin * channel_step, position_step, channel_step);
+  const int64_t first = group * p_.geometry.x_channels + channels.begin, count = channels.size();
+  if constexpr (kTerms == 1) {
+    load_positions(p_, x_offset_, buffers.x, first, count, x + channels.begin * channel_step, position_step, channel_step);
+  } else {
+    x += by_channel ? channels.begin / kTerms * x_pitch() : channels.begin;
+    load_pairs_of_positions(p_, x_offset_, buffers.x, first, count, reinterpret_cast<In*>(x), x_pitch(), by_channel);
+  }
 }
 
-template <class Real>
-void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
+// Columns of some channels, the first of a row.
+template <class In>
+void Native<In>::load_columns(const Buffers& buffers, int64_t group, Range channels, In* columns, std::byte* scratch) const {
+  const int64_t all = p_.geometry.y_channels;
+  columns_.load(buffers.y, group * all + channels.begin, channels.size(), layout_.at<In>(scratch, y_part_), columns,
+                columns_pitch(), all_columns_ ? all : channels.size());
+}
+
+template <class In>
+void Native<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   if (p_.operation == Operation::backward_data) return run_backward_data(buffers, parallel);
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
@@ -225,8 +264,8 @@ void Native<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   });
 }
 
-template <class Real>
-void Native<Real>::run_conv_transpose(const Buffers& buffers, const Parallel& parallel) const {
+template <class In>
+void Native<In>::run_conv_transpose(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
   const int64_t of_group = positions_ * columns_pitch(), pieces = int64_t(pieces_.size());
@@ -253,19 +292,18 @@ void Native<Real>::run_conv_transpose(const Buffers& buffers, const Parallel& pa
   });
 }
 
-template <class Real>
-void Native<Real>::run_backward_data(const Buffers& buffers, const Parallel& parallel) const {
+template <class In>
+void Native<In>::run_backward_data(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Geometry& g = p_.geometry;
   if (all_columns_) {
-    Real* columns = layout_.at<Real>(workspace, all_columns_part_);
+    In* columns = layout_.at<In>(workspace, all_columns_part_);
     parallel.for_each(g.groups * parts_, [&](int64_t index, int thread) {
       const int64_t group = index / parts_;
       const Range channels = part(index % parts_, part_channels_, g.y_channels);
-      columns_.load(buffers.y, group * g.y_channels + channels.begin, channels.size(),
-                    layout_.at<Real>(layout_.thread(workspace, thread), y_part_),
-                    columns + group * positions_ * columns_pitch() + channels.begin * (columns_.taps_inside() ? taps() : 1),
-                    columns_pitch(), g.y_channels);
+      load_columns(buffers, group, channels,
+                   columns + group * positions_ * columns_pitch() + channels.begin * (columns_.taps_inside() ? taps() : 1),
+                   layout_.thread(workspace, thread));
     });
     return parallel.for_each(g.groups * row_parts_, [&](int64_t index, int thread) {
       const int64_t group = index / row_parts_;
@@ -279,9 +317,8 @@ void Native<Real>::run_backward_data(const Buffers& buffers, const Parallel& par
     const int64_t group = index / row_parts_ / parts_;
     const Range channels = part(index / row_parts_ % parts_, part_channels_, g.y_channels);
     std::byte* scratch = layout_.thread(workspace, thread);
-    Real* columns = layout_.at<Real>(scratch, columns_part_);
-    columns_.load(buffers.y, group * g.y_channels + channels.begin, channels.size(), layout_.at<Real>(scratch, y_part_), columns,
-                  columns_pitch(), channels.size());
+    In* columns = layout_.at<In>(scratch, columns_part_);
+    load_columns(buffers, group, channels, columns, scratch);
     backward_data(buffers, group, channels, part(index % row_parts_, part_rows_, g.x_channels), columns, scratch);
   });
   const int64_t chunks = parts_of(g.x_channels, kChannels);
@@ -289,19 +326,27 @@ void Native<Real>::run_backward_data(const Buffers& buffers, const Parallel& par
                     [&](int64_t index, int) { store_x(buffers, index / chunks, part(index % chunks, kChannels, g.x_channels)); });
 }
 
-// Even pieces of whole tiles, of the taps that reach y; as long as kRunBytes where threads share them evenly.
-template <class Real>
-std::vector<Run> Native<Real>::pieces_of_row(double flops) const {
-  const Geometry& g = p_.geometry;
-  std::vector<Run> whole, pieces;
-  for (const Run& run : columns_.runs(0, g.y_channels, g.y_channels, false)) {
-    const Run* last = whole.empty() ? nullptr : &whole.back();
+// What a row of weights holds of the first channels of a row of columns, of the taps that reach y, in the longest runs.
+template <class In>
+std::vector<Run> Native<In>::longest_runs(Range channels, int64_t row_channels) const {
+  std::vector<Run> longest;
+  for (const Run& run : columns_.runs(channels.begin, channels.size(), row_channels, false)) {
+    const Run* last = longest.empty() ? nullptr : &longest.back();
     if (last && last->weights + last->length == run.weights && last->columns + last->length == run.columns) {
-      whole.back().length += run.length;
+      longest.back().length += run.length;
     } else {
-      whole.push_back(run);
+      longest.push_back(run);
     }
   }
+  return longest;
+}
+
+// Even pieces of whole tiles, of the taps that reach y; as long as kRunBytes where threads share them evenly.
+template <class In>
+std::vector<Run> Native<In>::pieces_of_row(double flops) const {
+  const Geometry& g = p_.geometry;
+  const std::vector<Run> whole = longest_runs({0, g.y_channels}, g.y_channels);
+  std::vector<Run> pieces;
   for (int64_t tiles = std::max<int64_t>(1, kRunBytes / bytes_of(p_.type) / width());; --tiles) {
     pieces.clear();
     for (const Run& run : whole)
@@ -313,28 +358,28 @@ std::vector<Run> Native<Real>::pieces_of_row(double flops) const {
 
 // columns[m][run] = sum over i of x[m][i] * weights[i][run] for some positions m; a few rows of weights at a time, each read as
 // far as the item goes.
-template <class Real>
-void Native<Real>::multiply(const Buffers& buffers, int64_t group, Range positions, std::span<const Run> runs, Real* columns,
-                            std::byte* scratch) const {
+template <class In>
+void Native<In>::multiply(const Buffers& buffers, int64_t group, Range positions, std::span<const Run> runs, Real* columns,
+                          std::byte* scratch) const {
   const Geometry& g = p_.geometry;
   const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * x_of_group();
   Real* stage = layout_.at<Real>(scratch, stage_part_);
   if (turned_)
     return multiply_and_turn(static_cast<const Real*>(buffers.w) + group * g.x_channels * p_.w.outer, runs, x, columns, stage);
   for (int64_t i = 0, rows; i < g.x_channels; i += rows) {
-    rows = std::min(rows_at_once(positions.size()), g.x_channels - i);
+    rows = std::min(rows_at_once(positions.size(), kTerms), g.x_channels - i);
     for (const Run& run : runs)
-      multiply_rows(*tiles_, p_.type, element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights),
-                    p_.w.outer, rows, run.length, x + i * x_pitch() + positions.begin, x_pitch(), positions.size(),
-                    columns + positions.begin * columns_pitch() + run.columns, columns_pitch(), i > 0, i + rows < g.x_channels,
-                    stage);
+      multiply_rows<In>(*tiles_, p_.type, element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights),
+                        p_.w.outer, rows, run.length, x + i / kTerms * x_pitch() + positions.begin, x_pitch(), positions.size(),
+                        columns + positions.begin * columns_pitch() + run.columns, columns_pitch(), i > 0,
+                        i + rows < g.x_channels, stage);
   }
 }
 
 // The same from turned[n of all runs][m].
-template <class Real>
-void Native<Real>::multiply_and_turn(const Real* weights, std::span<const Run> runs, const Real* x, Real* columns,
-                                     Real* turned) const {
+template <class In>
+void Native<In>::multiply_and_turn(const Real* weights, std::span<const Run> runs, const Real* x, Real* columns,
+                                   Real* turned) const {
   const int64_t channels = p_.geometry.x_channels;
   for (int64_t i = 0; i < channels; i += kRowsTurned) {
     Real* to = turned;
@@ -351,9 +396,9 @@ void Native<Real>::multiply_and_turn(const Real* weights, std::span<const Run> r
 }
 
 // What some channels of y, whose columns these are, contribute to some of x: sums[part][group][channel of x][m].
-template <class Real>
-void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const Real* columns,
-                                 std::byte* scratch) const {
+template <class In>
+void Native<In>::backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const In* columns,
+                               std::byte* scratch) const {
   const Geometry& g = p_.geometry;
   const int64_t pitch = columns_pitch(), sums_part = channels.begin / part_channels_;
   Real* stage = layout_.at<Real>(scratch, stage_part_);
@@ -361,26 +406,36 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range ch
                (group * g.x_channels + of_x.begin) * positions_;
   std::fill_n(sums, of_x.size() * positions_, Real(0));
   const int64_t most = tiles_->max_dot_taps[kDotRows], end = group * g.x_channels + of_x.end;
-  const auto runs = columns_.runs(channels.begin, channels.size(), channels.size(), false);
+  const auto runs = longest_runs(channels, channels.size());
+  const bool in_place = kTerms == 1 ? in_place_ : p_.w.outer % kTerms == 0;
   for (int64_t first = group * g.x_channels + of_x.begin; first < end; first += kDotted) {
     const int64_t rows = std::min(kDotted, end - first), height = even_part(rows, kDotRows);
     for (const Run& run : runs)
-      for (int64_t n = 0; n < run.length; n += kSlice) {
-        const int64_t length = std::min(kSlice, run.length - n), from = first * p_.w.outer + run.weights + n;
-        for (int64_t r = 0; !in_place_ && r < rows; ++r)
-          tiles_->widen(p_.type, element(buffers.w, p_.type, from + r * p_.w.outer), stage + r * kSlice, length);
-        const Real* w = in_place_ ? static_cast<const Real*>(buffers.w) + from : stage;
-        const int64_t w_pitch = in_place_ ? p_.w.outer : kSlice;
+      for (int64_t n = 0; n < run.length; n += kTerms * kSlice) {
+        const int64_t length = std::min(kTerms * kSlice, run.length - n), from = first * p_.w.outer + run.weights + n;
+        for (int64_t r = 0; !in_place && r < rows; ++r) {
+          const int64_t row = from + r * p_.w.outer;
+          if constexpr (kTerms == 1) {
+            tiles_->widen(p_.type, element(buffers.w, p_.type, row), stage + r * kSlice, length);
+          } else {
+            std::copy_n(static_cast<const In*>(buffers.w) + row, length, reinterpret_cast<In*>(stage + r * kSlice));
+          }
+        }
+        const Real* w = in_place ? reals(static_cast<const In*>(buffers.w) + from) : stage;
+        const int64_t w_pitch = in_place ? p_.w.outer / kTerms : kSlice;
         for (int64_t m = 0; m < positions_; m += most) {
           const int64_t together = std::min(most, positions_ - m);
           int64_t offsets[kDotTaps];
-          for (int64_t t = 0; t < together; ++t) offsets[t] = t * pitch;
+          for (int64_t t = 0; t < together; ++t) offsets[t] = t * pitch / kTerms;
           for (int64_t r = 0; r < rows; r += height) {
-            const OuterRun<Real> piece{w + r * w_pitch, columns + m * pitch + run.columns + n, length};
+            const OuterRun<Real> piece{w + r * w_pitch, reals(columns + m * pitch + run.columns + n), length / kTerms};
             tiles_->dot[std::min(height, rows - r)][together](
                 {&piece, 1, 0, w_pitch, offsets, sums + r * positions_ + m, positions_});
           }
         }
+        if (length % kTerms)
+          add_last_products(static_cast<const In*>(buffers.w) + from + length - 1, rows, columns + run.columns + n + length - 1,
+                            sums);
       }
     // An infinity or NaN among the weights may have met the zero of a position that does not read it.
     for (int64_t r = 0; r < rows; ++r)
@@ -391,9 +446,17 @@ void Native<Real>::backward_data(const Buffers& buffers, int64_t group, Range ch
   }
 }
 
+// sums[r][m] += the product of one weight of each row and one of each of the columns: the last of an odd number.
+template <class In>
+void Native<In>::add_last_products(const In* weight, int64_t rows, const In* column, Real* sums) const {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t m = 0; m < positions_; ++m)
+      sums[r * positions_ + m] += Real(widen(weight[r * p_.w.outer])) * Real(widen(column[m * columns_pitch()]));
+}
+
 // x[m][i] = the sums of all parts.
-template <class Real>
-void Native<Real>::store_x(const Buffers& buffers, int64_t group, Range channels) const {
+template <class In>
+void Native<In>::store_x(const Buffers& buffers, int64_t group, Range channels) const {
   const int64_t first = group * p_.geometry.x_channels + channels.begin, count = channels.size() * positions_;
   Real* sums = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), sums_part_) + first * positions_;
   for (int64_t other = 1; other < sums_parts(); ++other)
@@ -401,14 +464,21 @@ void Native<Real>::store_x(const Buffers& buffers, int64_t group, Range channels
   store_positions(p_, x_offset_, sums, 1, positions_, buffers.x, first, channels.size());
 }
 
-template <class Real>
-void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const {
+template <class In>
+void Native<In>::backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const {
   const Geometry& g = p_.geometry;
   const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * x_of_group();
-  Real *columns = layout_.at<Real>(scratch, columns_part_), *y = layout_.at<Real>(scratch, y_part_);
-  Real* stage = layout_.at<Real>(scratch, stage_part_);
+  In *columns = layout_.at<In>(scratch, columns_part_), *y = layout_.at<In>(scratch, y_part_);
+  Real *stage = layout_.at<Real>(scratch, stage_part_), *terms = reals(columns);
   const int64_t count = channels.size(), pitch = columns_pitch();
-  columns_.load(buffers.y, group * g.y_channels + channels.begin, count, y, columns, pitch, count);
+  load_columns(buffers, group, channels, columns, scratch);
+  if constexpr (kTerms == 2) {
+    terms = layout_.at<Real>(scratch, pairs_part_);
+    const auto* halves = reinterpret_cast<const uint16_t*>(columns);
+    for (int64_t m = 0; m < positions_; m += 2)
+      tiles_->pair(halves + m * pitch, m + 1 < positions_ ? halves + (m + 1) * pitch : nullptr, terms + m / 2 * pitch,
+                   count * taps());
+  }
   const auto of_row = columns_.runs(channels.begin, count, count, true);
   const auto at = [&](int64_t i, const Run& run) {
     return element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights);
@@ -416,11 +486,14 @@ void Native<Real>::backward_weights(const Buffers& buffers, int64_t group, Range
   for (int64_t i = of_x.begin; i < of_x.end; i += kWritten)
     for (const Run& run : of_row)
       write_rows(*tiles_, p_.type, at(i, run), p_.w.outer, std::min(kWritten, of_x.end - i), run.length, x + i, x_pitch(),
-                 columns + run.columns, pitch, positions_, stage);
+                 terms + run.columns, pitch, parts_of(positions_, kTerms), stage);
   // An infinity or NaN in x has met the zeros of taps that do not read it.
-  for (int64_t wrong : not_finite(*tiles_, x + of_x.begin, x_pitch(), positions_, of_x.size())) {
+  for (int64_t wrong : not_finite<In>(*tiles_, x + of_x.begin, x_pitch(), positions_, of_x.size())) {
     const int64_t i = of_x.begin + wrong;
-    const std::vector<Real> row = columns_.row_of_weights(x + i, x_pitch(), y, count, columns, pitch);
+    std::vector<Real> of_channel;
+    for (int64_t m = 0; m < positions_; ++m)
+      of_channel.push_back(Real(widen(reinterpret_cast<const In*>(x + m / kTerms * x_pitch() + i)[m % kTerms])));
+    const std::vector<Real> row = columns_.row_of_weights(of_channel.data(), 1, y, count, columns, pitch);
     for (const Run& run : of_row) tiles_->narrow(p_.type, row.data() + run.columns, at(i, run), run.length);
   }
 }
@@ -456,20 +529,55 @@ int64_t most_positions(const Problem& p, const Request& request) {
   return !taps_inside && g.w_size() >= kLeastWeightsOfChannels * g.groups ? std::max(most, kMaxPositionsOfChannels) : most;
 }
 
-std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
+bool accepts(const Problem& p) {
   const Geometry& g = p.geometry;
-  if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || !contiguous_rows(p)) return nullptr;
+  if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || !contiguous_rows(p)) return false;
   const int64_t positions = g.batch * g.x_positions();
-  if (positions > kMaxLinks / g.w_positions() || g.batch * g.y_positions() > kMaxResults) return nullptr;
+  return positions <= kMaxLinks / g.w_positions() && g.batch * g.y_positions() <= kMaxResults;
+}
+
+// Of pairs of bf16.
+int64_t most_positions_of_pairs(const Problem& p) {
+  const Geometry& g = p.geometry;
+  const bool taps_inside = p.w.channel != 1, data = p.operation == Operation::backward_data;
+  const bool written = p.operation == Operation::backward_weights;
+  const int64_t taps = g.w_positions(), bytes = g.w_size() * bytes_of(p.type);
+  if (inside(g) < kLeastInside) return written ? kMaxPositionsInVain : kMaxPositions;
+  if (taps_inside && taps >= kTapsOfPanels) return kMaxPositionsOfLarge;
+  if (!taps_inside && taps >= kManyTaps) return data ? kMaxDotPositions : kMaxPositions;
+  if (data && g.w_size() < kLeastWeightsDotted * g.groups) return kMaxDotPositions;
+  if (data && !taps_inside) return bytes < kLargeWeights ? kMaxPositionsDottedOfChannels : kMaxPositionsDotted;
+  if (data) return taps >= kTapsDotted ? kMaxPositionsDottedOfTaps : kMaxPositionsDotted;
+  const bool lines = taps_inside && taps >= kLeastTapsOfLine && taps == g.axis[kAxes - 1].w;
+  if (written) return bytes >= (lines ? kLargeWeights : kHugeWeights) ? kMaxPositionsOfHugeWritten : kMaxPositions;
+  return lines ? kMaxPositionsOfPairLines : !taps_inside && bytes >= kHugeWeights ? kMaxPositionsOfHugePairs : kMaxPositions;
+}
+
+// Whether there are few enough positions for that many weights.
+bool few_positions(const Problem& p, int64_t most) {
+  const Geometry& g = p.geometry;
   const bool packs_nothing = !p.prepacked || g.w_positions() >= kTapsOfPanels;
-  const bool few_positions = packs_nothing && positions <= most_positions(p, request) && g.w_size() >= kMinWeights * g.groups;
-  if (!request.by_name && !few_positions && !few_channels(p, request.isa)) return nullptr;
-  if (p.type == Type::f64) return std::make_shared<Native<double>>(p, isa, request.threads);
-  return std::make_shared<Native<float>>(p, isa, request.threads);
+  return packs_nothing && g.batch * g.x_positions() <= most && g.w_size() >= kMinWeights * g.groups;
+}
+
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
+  if (!accepts(p)) return nullptr;
+  if (!request.by_name && !few_positions(p, most_positions(p, request)) && !few_channels(p, request.isa)) return nullptr;
+  if (p.type == Type::f64) return std::make_shared<Native<double>>(p, tiles<double>(isa), request.threads);
+  return std::make_shared<Native<float>>(p, tiles<float>(isa), request.threads);
 }
 
 }  // namespace
 
+#if defined(__x86_64__)
+std::shared_ptr<Plan> make_native_avx512_bf16(const Problem& p, const Request& request) {
+  if (p.type != Type::bf16 || !accepts(p)) return nullptr;
+  const bool pays = request.isa < Isa::amx && pairs_are_fast() &&
+                    (few_positions(p, most_positions_of_pairs(p)) || few_channels(p, request.isa));
+  if (!request.by_name && !pays) return nullptr;
+  return std::make_shared<Native<bf16>>(p, pair_tiles(), request.threads);
+}
+#endif
 std::shared_ptr<Plan> make_native_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
 std::shared_ptr<Plan> make_native_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
 std::shared_ptr<Plan> make_native_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }

@@ -68,38 +68,60 @@ void store_positions(const Problem& p, const std::vector<int64_t>& offsets, cons
   });
 }
 
-// The channels i < count of x[m][i] that hold an infinity or a NaN at some position.
-template <class Real>
+// Positions of bf16 as they lie, of which two channels or two positions are a pair; first is even where channels are.
+//   by channel   to[(i/2*pitch + m)*2 + i%2] = x at position m, channel first + i, for i < count
+//   by position  to[(m/2*pitch + i)*2 + m%2]
+// The last of an odd number has a zero beside it.
+inline void load_pairs_of_positions(const Problem& p, const std::vector<int64_t>& offsets, const void* x, int64_t first,
+                                    int64_t count, bf16* to, int64_t pitch, bool by_channel) {
+  const auto* from = static_cast<const bf16*>(x) + first * p.x.channel;
+  const int64_t positions = int64_t(offsets.size()), terms = by_channel ? count : positions;
+  for (int64_t t = 0; t < round_up(terms, 2); ++t) {
+    bf16* row = to + t / 2 * 2 * pitch + t % 2;
+    if (t == terms) {
+      for (int64_t j = 0; j < (by_channel ? positions : count); ++j) row[2 * j] = bf16();
+    } else if (by_channel) {
+      for (int64_t m = 0; m < positions; ++m) row[2 * m] = from[offsets[size_t(m)] + t * p.x.channel];
+    } else {
+      for (int64_t i = 0; i < count; ++i) row[2 * i] = from[offsets[size_t(t)] + i * p.x.channel];
+    }
+  }
+}
+
+// The channels i < count of x[m][i] that hold an infinity or a NaN at some position; of In = bf16, each real x[m][i] is the pair
+// of two positions.
+template <class In, class Real>
 std::vector<int64_t> not_finite(const Tiles<Real>& tiles, const Real* x, int64_t pitch, int64_t positions, int64_t count) {
+  constexpr int64_t terms = Operand<In>::terms;
   std::vector<int64_t> channels;
-  for (int64_t m = 0; m < positions; ++m) {
+  for (int64_t m = 0; m < parts_of(positions, terms); ++m) {
     if (tiles.finite(x + m * pitch, count)) continue;
-    for (int64_t i = 0; i < count; ++i)
-      if (!std::isfinite(x[m * pitch + i])) channels.push_back(i);
+    const In* values = reinterpret_cast<const In*>(x + m * pitch);
+    for (int64_t i = 0; i < count * terms; ++i)
+      if (!std::isfinite(widen(values[i]))) channels.push_back(i / terms);
   }
   std::sort(channels.begin(), channels.end());
   channels.erase(std::unique(channels.begin(), channels.end()), channels.end());
   return channels;
 }
 
-// What is read next: rows of so many bytes, a step apart.
+// What is read next: rows of so many bytes, a step apart, so many for each term.
 struct NextRows {
   const char* first = nullptr;
-  int64_t step = 0, bytes = 0;
+  int64_t step = 0, bytes = 0, rows_of_term = 1;
 };
 
 // out[r*out_pitch + n] (+)= sum over p < run.count of run.a[p*a_pitch + r] * run.b[p*b_pitch + n] for r < rows, n < columns, no
-// more than a tile has. Where tiles ask, they do so for `next`, as many rows as terms: each for one of their lines, of half of
-// them.
+// more than a tile has. Where tiles ask, they do so for `next`: each for one of their lines, of half as many rows as terms.
 template <class Real>
 void add_products(const Tiles<Real>& tiles, int64_t rows, const OuterRun<Real>& run, int64_t a_pitch, int64_t b_pitch, Real* out,
                   int64_t out_pitch, int64_t columns, bool add, const NextRows& next = {}) {
   const int64_t vectors = parts_of(columns, tiles.lanes), parts = parts_of(rows, tiles.max_rows[vectors]);
   for (int64_t part = 0, r = 0; part < parts; ++part) {
     const int64_t height = (rows - r) / (parts - part);
-    const int64_t line = part / 2 * kCacheLine;
+    const int64_t shares = 2 * next.rows_of_term, line = part / shares * kCacheLine;
     const bool asks = line < next.bytes;
-    const char* asked = asks ? next.first + line + part % 2 * (run.count / 2) * next.step : nullptr;
+    const char* asked = asks ? next.first + line + part % shares * (run.count / 2) * next.step : nullptr;
     for (int64_t p = 0; p < run.count; p += kMaxTerms) {
       const OuterRun<Real> some{run.a + p * a_pitch, run.b + p * b_pitch, std::min(kMaxTerms, run.count - p)};
       tiles.outer[vectors][height]({&some, 1, r, 0, a_pitch, b_pitch, out + r * out_pitch, out_pitch, columns, add || p > 0, 0,
@@ -112,14 +134,19 @@ void add_products(const Tiles<Real>& tiles, int64_t rows, const OuterRun<Real>& 
 // Where more positions than kShared share the weights, copies of them lie tile by tile, as rows that are a multiple of a page
 // apart would meet in a few sets of the L1 cache. Rows of weights that are multiplied at a time then, and else; elements of them.
 inline constexpr int64_t kShared = 16, kRowsShared = 64, kRowsOfFew = 16, kPiece = 512;
-inline int64_t rows_at_once(int64_t positions) { return positions > kShared ? kRowsShared : kRowsOfFew; }
+inline int64_t rows_at_once(int64_t positions, int64_t terms = 1) {
+  return terms * (positions > kShared ? kRowsShared : kRowsOfFew);
+}
 
 // out[m*out_pitch + n] (+)= sum over r < rows of a[r*a_pitch + m] * weights[r*pitch + n] for m < positions, n < length; where
-// there is `more`, as many rows follow. `stage` has room for kRowsShared rows of kPiece.
-template <class Real>
+// there is `more`, as many rows follow. `stage` has room for kRowsShared rows of kPiece. Of In = bf16, a real a[r*a_pitch + m] is
+// that of the rows 2*r and 2*r + 1.
+template <class In, class Real>
 void multiply_rows(const Tiles<Real>& tiles, Type type, const void* weights, int64_t pitch, int64_t rows, int64_t length,
                    const Real* a, int64_t a_pitch, int64_t positions, Real* out, int64_t out_pitch, bool add, bool more,
                    Real* stage) {
+  constexpr int64_t terms = Operand<In>::terms;
+  const int64_t units = parts_of(rows, terms);
   const bool shared = positions > kShared, copied = bytes_of(type) != int64_t(sizeof(Real)) || shared;
   const int64_t width = tiles.max_vectors * tiles.lanes, whole = kPiece / width * width, strip = shared ? width : whole;
   // Rows that tiles have asked for are copied where they are used, others in long runs.
@@ -127,20 +154,28 @@ void multiply_rows(const Tiles<Real>& tiles, Type type, const void* weights, int
   const RowsAhead ahead(type, strip, pitch);
   for (int64_t piece = 0; piece < length; piece += step) {
     const int64_t end = std::min(piece + step, length);
-    for (int64_t r = 0; copied && r < rows; ++r)
+    for (int64_t u = 0; copied && u < units; ++u)
       for (int64_t n = piece; n < end; n += strip) {
-        const void* from = element(weights, type, r * pitch + n);
+        const void* from = element(weights, type, u * terms * pitch + n);
+        Real* to = stage + (n - piece) * units + u * strip;
         ahead.ask(from);
-        tiles.widen(type, from, stage + (n - piece) * rows + r * strip, std::min(strip, end - n));
+        if constexpr (terms == 1) {
+          tiles.widen(type, from, to, std::min(strip, end - n));
+        } else {
+          const auto* even = static_cast<const uint16_t*>(from);
+          ahead.ask(even + pitch);
+          tiles.pair(even, 2 * u + 1 < rows ? even + pitch : nullptr, to, std::min(strip, end - n));
+        }
       }
     for (int64_t n = piece; n < end; n += width) {
       const int64_t inside = (n - piece) % strip, columns = std::min(width, end - n);
-      const Real* b = copied ? stage + (n - piece - inside) * rows + inside : static_cast<const Real*>(weights) + n;
+      const Real* b = copied ? stage + (n - piece - inside) * units + inside : static_cast<const Real*>(weights) + n;
+      // The same columns of the next rows; where these are all, the next columns.
       NextRows next;
-      if (more)
-        next = {static_cast<const char*>(element(weights, type, rows * pitch + n)), pitch * bytes_of(type),
-                columns * bytes_of(type)};
-      add_products(tiles, positions, {a, b, rows}, a_pitch, copied ? strip : pitch, out + n, out_pitch, columns, add, next);
+      if (more || !add)
+        next = {static_cast<const char*>(element(weights, type, more ? rows * pitch + n : n + width)), pitch * bytes_of(type),
+                columns * bytes_of(type), terms};
+      add_products(tiles, positions, {a, b, units}, a_pitch, copied ? strip : pitch, out + n, out_pitch, columns, add, next);
     }
   }
 }

@@ -196,9 +196,9 @@ void NativeXoi<Real>::backward_data(const Buffers& buffers, int64_t group, int64
     const int64_t c = n % g.y_channels;
     const Run& run = rows_[size_t(n / g.y_channels)];
     rows = std::min({rows_at_once(positions_), g.y_channels - c, taken.end - n});
-    multiply_rows(*tiles_, p_.type, weights(buffers, group, run.weights + c * p_.w.channel), p_.w.channel, rows, g.x_channels,
-                  terms + (run.columns + c) * positions_, positions_, positions_, sums, x_pitch(), true, n + rows < taken.end,
-                  layout_.at<Real>(scratch, stage_part_));
+    multiply_rows<Real>(*tiles_, p_.type, weights(buffers, group, run.weights + c * p_.w.channel), p_.w.channel, rows,
+                        g.x_channels, terms + (run.columns + c) * positions_, positions_, positions_, sums, x_pitch(), true,
+                        n + rows < taken.end, layout_.at<Real>(scratch, stage_part_));
   }
 }
 
@@ -239,7 +239,7 @@ void NativeXoi<Real>::backward_weights(const Buffers& buffers, int64_t group, Ra
       write_rows(*tiles_, p_.type, at(run, c, 0), p_.w.channel, std::min(kWritten, count - c), g.x_channels,
                  columns + run.columns + c, pitch, x, x_pitch(), positions_, stage);
   // An infinity or NaN in x has met the zeros of taps that do not read it.
-  for (int64_t i : not_finite(*tiles_, x, x_pitch(), positions_, g.x_channels)) {
+  for (int64_t i : not_finite<Real>(*tiles_, x, x_pitch(), positions_, g.x_channels)) {
     const std::vector<Real> row = columns_.row_of_weights(x + i, x_pitch(), y, count, columns, pitch);
     for (const Run& run : runs)
       for (int64_t c = 0; c < count; ++c) tiles_->narrow(p_.type, &row[size_t(run.columns + c)], at(run, c, i), 1);

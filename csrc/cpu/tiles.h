@@ -318,7 +318,7 @@ inline int64_t column_step_of(Type type, Isa isa) {
   return type == Type::f64 ? tiles<double>(isa).column_step : tiles<float>(isa).column_step;
 }
 
-// Gather and outer tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
+// Gather, outer and dot tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
 const Tiles<float>& pair_tiles();  // Isa::avx512_bf16
 const Tiles<float>& amx_tiles();   // Isa::amx
 // Whether kernels with those multiply the values of such a type.

@@ -57,6 +57,13 @@ struct Pairs {
   static void pin(Reg& v) { asm("" : "+v"(v)); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_dpbf16_ps(c, bits(a), bits(b)); }
   static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
+  // a0 a2 ... b0 b2 ..., of sums.
+  static Reg even(Reg a, Reg b) {
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b);
+  }
+  static Reg odd(Reg a, Reg b) {
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
+  }
   static void store_two_narrow(void* to, Reg low, Reg high) { _mm512_storeu_si512(to, __m512i(_mm512_cvtne2ps_pbh(high, low))); }
   static void store_narrow(Type, void* to, int64_t n, Reg v) {
     _mm256_mask_storeu_epi16(to, first(n), __m256i(_mm512_cvtneps_pbh(v)));
@@ -140,16 +147,35 @@ bool split(const float* from, int64_t count, int parts, uint16_t* to, int64_t pi
   return !bad;
 }
 
+// Rows of a few taps come one by one.
+void narrow(Type type, const float* from, void* to, int64_t count) {
+  if (type != Type::bf16) return tiles_avx512(float()).narrow(type, from, to, count);
+  auto* halves = static_cast<uint16_t*>(to);
+  while (count > Pairs::lanes) {
+    const __mmask16 mask = Pairs::first(count - Pairs::lanes);
+    const __m512 high = Pairs::load_masked(from + Pairs::lanes, mask);
+    const __m512i both = __m512i(_mm512_cvtne2ps_pbh(high, Pairs::load(from)));
+    _mm512_mask_storeu_epi16(halves, __mmask32(mask) << 16 | 0xffff, both);
+    from += 2 * Pairs::lanes, halves += 2 * Pairs::lanes, count -= 2 * Pairs::lanes;
+  }
+  if (count > 0) Pairs::store_narrow(type, halves, count, Pairs::load_first(from, count));
+}
+
 constexpr Tiles<float> with_pairs(Tiles<float> table) {
   fill_tiles<Pairs, 1>(table, std::make_integer_sequence<int, 12>());
   fill_tiles<Pairs, 2>(table, std::make_integer_sequence<int, 12>());
   fill_tiles<Pairs, 3>(table, std::make_integer_sequence<int, 8>());
   fill_tiles<Pairs, 4>(table, std::make_integer_sequence<int, 6>());
   fill_wide<Pairs>(table, std::integer_sequence<int, 12, 12, 8, 6, 5, 4, 3, 3, 3, 2, 2, 2, 2, 2>());
+  fill_dot_tiles<Pairs, 1>(table, std::make_integer_sequence<int, 8>());
+  fill_dot_tiles<Pairs, 2>(table, std::make_integer_sequence<int, 8>());
+  fill_dot_tiles<Pairs, 3>(table, std::make_integer_sequence<int, 8>());
+  fill_dot_tiles<Pairs, 4>(table, std::make_integer_sequence<int, 6>());
   table.pair = pair;
   table.pair_rows = pair_rows;
   table.split = split;
   table.finite = finite;
+  table.narrow = narrow;
   return table;
 }
 
