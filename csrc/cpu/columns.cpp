@@ -2,6 +2,7 @@
 #include "csrc/cpu/columns.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "csrc/cpu/pack.h"
 
@@ -11,21 +12,6 @@ namespace {
 template <class Real>
 Real read(const void* base, Type type, int64_t index) {
   return visit(type, [&](auto scalar) { return Real(widen(static_cast<const decltype(scalar)*>(base)[index])); });
-}
-
-// As load_planes (pack.h), without conversion.
-void load_planes(const Tiles<float>& tiles, Type, const void* from, int64_t position_stride, int64_t count,
-                 int64_t channel_stride, int64_t channels, bf16* planes, int64_t pitch) {
-  const auto* halves = static_cast<const bf16*>(from);
-  if (position_stride == 1) {
-    for (int64_t c = 0; c < channels; ++c) std::copy_n(halves + c * channel_stride, count, planes + c * pitch);
-  } else if (channel_stride == 1) {
-    tiles.transpose_halves(static_cast<const uint16_t*>(from), position_stride, reinterpret_cast<uint16_t*>(planes), pitch,
-                           channels, count);
-  } else {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t p = 0; p < count; ++p) planes[c * pitch + p] = halves[p * position_stride + c * channel_stride];
-  }
 }
 
 }  // namespace
@@ -97,7 +83,12 @@ void Columns<Real>::load(const void* tensor, int64_t channel, int64_t count, In*
   for_each_line(channel, [&](int64_t offset, int64_t position) {
     const void* from = element(tensor, p_.type, offset);
     if (taps_inside_) {
-      load_planes(*tiles_, p_.type, from, p_.y.axis[2], line_, p_.y.channel, count, y + position, y_positions_);
+      if constexpr (std::is_same_v<In, Real>) {
+        load_planes(*tiles_, p_.type, from, p_.y.axis[2], line_, p_.y.channel, count, y + position, y_positions_);
+      } else {  // as they are: a box of rows of positions
+        load_box(*tiles_, p_.type, from, Box{{1, 1, count}, {0, 0, p_.y.channel}, line_, p_.y.axis[2]}, y + position,
+                 y_positions_);
+      }
     } else {
       load_box(*tiles_, p_.type, from, Box{{1, 1, line_}, {0, 0, p_.y.axis[2]}, count, p_.y.channel}, y + position * count,
                count);

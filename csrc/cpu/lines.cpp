@@ -23,29 +23,24 @@ class Lines final : public Plan {
       : p_(p),
         tiles_(&tiles<Real>(isa)),
         exact_(make_exact_depthwise(p, isa, threads)),
-        axis_{{p.geometry.axis[0], p.operation}, {p.geometry.axis[1], p.operation}, {p.geometry.axis[2], p.operation}},
         in_(forward() ? p.x : p.y),
         out_(forward() ? p.y : p.x),
-        cells_(cells_of_boxes(*tiles_, p, in_, axis_)),
-        box_(*tiles_, p.type, in_, axis_, cells_.data()) {
-    for (size_t r0 = 0; r0 < axis_[0].phases.size(); ++r0)
-      for (size_t r1 = 0; r1 < axis_[1].phases.size(); ++r1) {
+        box_(*tiles_, p, p.operation) {
+    for (size_t r0 = 0; r0 < axis(0).phases.size(); ++r0)
+      for (size_t r1 = 0; r1 < axis(1).phases.size(); ++r1) {
         phases_.push_back(phase(r0, r1));
         weights_ += int64_t(phases_.back().weight_offsets.size());
       }
     size_ = bytes_of(p.type);
     const int64_t planes = p.geometry.batch * p.geometry.groups;
-    planes_ = std::clamp<int64_t>(planes * blocks() / kItems, 1, std::min(planes, kPlanes));
+    planes_ = std::clamp<int64_t>(planes * box_.blocks() / kItems, 1, std::min(planes, kPlanes));
     box_part_ = layout_.per_thread(box_.bytes());
     weights_part_ = layout_.shared(p.geometry.groups * weights_ * int64_t(sizeof(Real)));
     bias_part_ = layout_.shared(p.geometry.groups * int64_t(sizeof(Real)));
     layout_.finish(threads);
   }
 
-  std::string describe() const override {
-    return "block " + std::to_string(cells_[0]) + "x" + std::to_string(cells_[1]) + "x" + std::to_string(cells_[2]) + ", " +
-           std::to_string(planes_) + " planes an item";
-  }
+  std::string describe() const override { return box_.describe() + ", " + std::to_string(planes_) + " planes an item"; }
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
 
@@ -59,12 +54,10 @@ class Lines final : public Plan {
   };
   Phase phase(size_t r0, size_t r1) const;
   bool forward() const { return p_.operation == Operation::conv_transpose; }
-  int64_t blocks() const {
-    return piece_count([&](int a) { return axis_[a].cells; }, cells_.data());
-  }
+  const GatherAxis& axis(int a) const { return box_.axis(a); }
   // Of a call of a tile, which computes about kCall results; between calls the next plane is asked for.
-  int64_t lines_of_call(int64_t line) const { return std::max<int64_t>(kCall / (line * axis_[1].out_step), 1); }
-  int64_t cells_of_call() const { return kCall / axis_[2].out_step; }
+  int64_t lines_of_call(int64_t line) const { return std::max<int64_t>(kCall / (line * axis(1).out_step), 1); }
+  int64_t cells_of_call() const { return kCall / axis(2).out_step; }
   void run_item(const Buffers& buffers, int64_t item, int64_t threads, const Real* weights, const Real* bias, Real* box) const;
   void pack_weights(const void* weights, Range groups, Real* to) const;
   void compute(const Range* cell, const Range* to, const Real* box, const Real* weights, Real bias, void* out,
@@ -73,9 +66,7 @@ class Lines final : public Plan {
   Problem p_;
   const Tiles<Real>* tiles_;
   std::shared_ptr<const Plan> exact_;
-  GatherAxis axis_[kAxes];
   Strides in_, out_;
-  std::array<int64_t, kAxes> cells_;  // of a block
   LineBox<Real> box_;
   std::vector<Phase> phases_;
   int64_t weights_ = 0, planes_, size_;  // of all phases; of an item; bytes of an element
@@ -85,7 +76,7 @@ class Lines final : public Plan {
 
 template <class Real>
 typename Lines<Real>::Phase Lines<Real>::phase(size_t r0, size_t r1) const {
-  const std::vector<std::vector<Tap>>& of_line = axis_[2].phases;
+  const std::vector<std::vector<Tap>>& of_line = axis(2).phases;
   // The tap of a phase of the innermost axis that reads as far away as another one's.
   const auto alike = [&](size_t r, const Tap& tap) {
     return std::find_if(of_line[r].begin(), of_line[r].end(), [&](const Tap& t) { return t.delta == tap.delta; });
@@ -97,8 +88,8 @@ typename Lines<Real>::Phase Lines<Real>::phase(size_t r0, size_t r1) const {
   };
   Phase phase{int64_t(r0), int64_t(r1), 0, {}, weights_, {}, {}};
   const auto for_each_line = [&](auto f) {
-    for (const Tap& t0 : axis_[0].phases[r0])
-      for (const Tap& t1 : axis_[1].phases[r1]) f(t0, t1);
+    for (const Tap& t0 : axis(0).phases[r0])
+      for (const Tap& t1 : axis(1).phases[r1]) f(t0, t1);
   };
   for_each_line([&](const Tap& t0, const Tap& t1) {
     for (const Tap& t2 : of_line[0]) {
@@ -134,7 +125,7 @@ void Lines<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   if (!tiles_->finite(weights, groups * weights_)) return exact_->run(buffers, parallel);
   std::fill_n(bias, groups, Real(0));
   if (buffers.bias) tiles_->widen(p_.type, buffers.bias, bias, groups);
-  parallel.for_each(blocks() * parts_of(p_.geometry.batch * groups, planes_), [&](int64_t item, int thread) {
+  parallel.for_each(box_.blocks() * parts_of(p_.geometry.batch * groups, planes_), [&](int64_t item, int thread) {
     run_item(buffers, item, parallel.threads, weights, bias,
              layout_.template at<Real>(layout_.thread(workspace, thread), box_part_));
   });
@@ -148,9 +139,8 @@ void Lines<Real>::run_item(const Buffers& buffers, int64_t item, int64_t threads
   const void* in = forward() ? buffers.x : buffers.y;
   void* out = forward() ? buffers.y : buffers.x;
   Range cell[kAxes], read[kAxes], written[kAxes];
-  take_piece(
-      item, [&](int a) { return axis_[a].cells; }, cells_.data(), cell);
-  for (int a = 0; a < kAxes; ++a) read[a] = axis_[a].read_by(cell[a]), written[a] = axis_[a].written_by(cell[a]);
+  box_.take_block(item, cell);
+  for (int a = 0; a < kAxes; ++a) read[a] = axis(a).read_by(cell[a]), written[a] = axis(a).written_by(cell[a]);
   const PlaneSpan of_in(in_, read), of_out(out_, written);
   const int64_t calls = cell[0].size() * int64_t(phases_.size()) * parts_of(cell[1].size(), lines_of_call(written[2].size())) *
                         parts_of(cell[2].size(), cells_of_call());
@@ -186,17 +176,17 @@ void Lines<Real>::pack_weights(const void* weights, Range groups, Real* to) cons
 template <class Real>
 void Lines<Real>::compute(const Range* cell, const Range* to, const Real* box, const Real* weights, Real bias, void* out,
                           Upcoming& next) const {
-  const int64_t step = axis_[2].out_step, at_once = lines_of_call(to[2].size()), part = cells_of_call() * step;
+  const int64_t step = axis(2).out_step, at_once = lines_of_call(to[2].size()), part = cells_of_call() * step;
   for (int64_t j0 = 0; j0 < cell[0].size(); ++j0)
     for (int64_t j1 = 0; j1 < cell[1].size(); j1 += at_once)
       for (const Phase& phase : phases_) {
-        const int64_t o0 = j0 * axis_[0].out_step + phase.r0, o1 = j1 * axis_[1].out_step + phase.r1;
-        const int64_t lines = std::min(at_once, parts_of(to[1].size() - o1, axis_[1].out_step));
+        const int64_t o0 = j0 * axis(0).out_step + phase.r0, o1 = j1 * axis(1).out_step + phase.r1;
+        const int64_t lines = std::min(at_once, parts_of(to[1].size() - o1, axis(1).out_step));
         for (int64_t o2 = 0; o2 < to[2].size() && o0 < to[0].size() && lines > 0; o2 += part) {
           void* const at = element(out, p_.type, o0 * out_.axis[0] + o1 * out_.axis[1] + o2);
           tiles_->lines_of[step]({box + j0 * box_.pitch(0) + j1 * box_.pitch(1) + o2 / step, box_.pitch(1), phase.offsets.data(),
                                   weights + phase.weights, phase.shared, phase.own, bias, lines,
-                                  std::min(part, to[2].size() - o2), p_.type, at, axis_[1].out_step * out_.axis[1]});
+                                  std::min(part, to[2].size() - o2), p_.type, at, axis(1).out_step * out_.axis[1]});
           next.step();
         }
       }

@@ -4,7 +4,6 @@
 // offset and neighbouring cells are neighbours in memory.
 #pragma once
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -16,24 +15,38 @@
 
 namespace torch_ext::cpu {
 
-// Of blocks of cells[0] x cells[1] x cells[2] cells.
 template <class Real>
 class LineBox {
  public:
-  LineBox(const Tiles<Real>& tiles, Type type, const Strides& in, const GatherAxis* axis, const int64_t* cells)
-      : tiles_(&tiles), type_(type), in_(in), axis_(axis) {
-    for (int a = 0; a < kAxes; ++a) {
-      int64_t last;
-      axis[a].reach_beyond(0, cells[a], first_[a], last);
-      if (first_[a] > last) first_[a] = last = 0;  // no tap reaches anything
-      extent_[a] = last - first_[a] + 1;
+  // Of what such an operation reads, in blocks of cells whose box fits L1 beside what is computed from it.
+  LineBox(const Tiles<Real>& tiles, const Problem& p, Operation operation)
+      : tiles_(&tiles),
+        type_(p.type),
+        in_(operation == Operation::conv_transpose ? p.x : p.y),
+        axis_{{p.geometry.axis[0], operation}, {p.geometry.axis[1], operation}, {p.geometry.axis[2], operation}} {
+    constexpr int64_t kBoxBytes = 20 << 10, kLeastCells = 64;
+    int64_t most = 1;
+    for (const GatherAxis& axis : axis_) most *= std::max<int64_t>(axis.cells, 1);
+    for (;; most /= 2) {
+      cut_axes([&](int a) { return axis_[a].cells; }, most, cells_);
+      measure();
+      if (most <= kLeastCells || bytes() <= kBoxBytes) return;
     }
-    const int64_t step = axis[2].in_step, from = floor_cell(first_[2]);
-    extent_[2] = floor_cell(first_[2] + extent_[2] - 1) - from + 1;
-    first_[2] = from * step;
-    slot_ = extent_[2];
   }
 
+  const GatherAxis& axis(int a) const { return axis_[a]; }
+  int64_t cells(int a) const { return cells_[a]; }  // of a block
+  int64_t blocks() const {
+    return piece_count([&](int a) { return axis_[a].cells; }, cells_);
+  }
+  // Takes the block out of an index that counts them; what counts them all remains.
+  void take_block(int64_t& index, Range* cell) const {
+    take_piece(
+        index, [&](int a) { return axis_[a].cells; }, cells_, cell);
+  }
+  std::string describe() const {
+    return "block " + std::to_string(cells_[0]) + "x" + std::to_string(cells_[1]) + "x" + std::to_string(cells_[2]);
+  }
   // With room for what tiles read past the last cell.
   int64_t bytes() const { return (extent_[0] * extent_[1] * line() + kMaxLanes) * int64_t(sizeof(Real)); }
   // From a line of cells to the next one along an outer axis.
@@ -41,7 +54,7 @@ class LineBox {
   // Of what cell 0 reads with these taps.
   int64_t offset(const Tap& t0, const Tap& t1, const Tap& t2) const {
     const int64_t position = t2.delta - first_[2], step = axis_[2].in_step;
-    return ((t0.delta - first_[0]) * extent_[1] + t1.delta - first_[1]) * line() + position % step * slot_ + position / step;
+    return ((t0.delta - first_[0]) * extent_[1] + t1.delta - first_[1]) * line() + position % step * extent_[2] + position / step;
   }
   void clear(Real* box) const { std::memset(static_cast<void*>(box), 0, size_t(bytes())); }
   // The block of these cells of the plane that begins at `start`, into a box that was cleared before the first plane; returns
@@ -59,7 +72,7 @@ class LineBox {
     bool finite = true;
     for (int64_t i = 0; i < there[0].size(); ++i)
       finite &= tiles_->load_lines[step]({type_, element(tensor, type_, start + i * in_.axis[0]), in_.axis[1], there[1].size(),
-                                          there[2].size(), box + i * extent_[1] * line(), line(), slot_});
+                                          there[2].size(), box + i * extent_[1] * line(), line(), extent_[2]});
     return finite;
   }
 
@@ -68,14 +81,26 @@ class LineBox {
     const int64_t step = axis_[2].in_step;
     return (position - (position < 0 ? step - 1 : 0)) / step;
   }
-  int64_t line() const { return axis_[2].in_step * slot_; }
+  int64_t line() const { return axis_[2].in_step * extent_[2]; }
+  void measure() {
+    for (int a = 0; a < kAxes; ++a) {
+      int64_t last;
+      axis_[a].reach_beyond(0, cells_[a], first_[a], last);
+      if (first_[a] > last) first_[a] = last = 0;  // no tap reaches anything
+      extent_[a] = last - first_[a] + 1;
+    }
+    const int64_t from = floor_cell(first_[2]);
+    extent_[2] = floor_cell(first_[2] + extent_[2] - 1) - from + 1;
+    first_[2] = from * axis_[2].in_step;
+  }
 
   const Tiles<Real>* tiles_;
   Type type_;
   Strides in_;
-  const GatherAxis* axis_;
-  int64_t first_[kAxes], extent_[kAxes];  // of the box in positions, from cell 0; the innermost extent in cells
-  int64_t slot_;                          // of every step-th position of a line
+  GatherAxis axis_[kAxes];
+  int64_t cells_[kAxes];
+  // Of the box in positions, from cell 0; the innermost extent in cells, as its lines of every step-th position are.
+  int64_t first_[kAxes], extent_[kAxes];
 };
 
 // What is between the first and the last element of a block of positions of a plane, nearly all of it the block's, as axes are
@@ -90,19 +115,6 @@ struct PlaneSpan {
     }
   }
 };
-
-// Cuts the cells of all axes into blocks whose box fits L1 beside what is computed from it.
-template <class Real>
-std::array<int64_t, kAxes> cells_of_boxes(const Tiles<Real>& tiles, const Problem& p, const Strides& in, const GatherAxis* axis) {
-  constexpr int64_t kBoxBytes = 20 << 10, kLeastCells = 64;
-  std::array<int64_t, kAxes> cells;
-  int64_t most = 1;
-  for (int a = 0; a < kAxes; ++a) most *= std::max<int64_t>(axis[a].cells, 1);
-  for (;; most /= 2) {
-    cut_axes([&](int a) { return axis[a].cells; }, most, cells.data());
-    if (most <= kLeastCells || LineBox<Real>(tiles, p.type, in, axis, cells.data()).bytes() <= kBoxBytes) return cells;
-  }
-}
 
 // Where the elements of a plane of the weights lie that are weights of taps.
 inline int64_t weight_offset(const Problem& p, const Tap& t0, const Tap& t1, const Tap& t2) {

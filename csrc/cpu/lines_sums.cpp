@@ -21,28 +21,23 @@ class LineSumsPlan final : public Plan {
       : p_(p),
         tiles_(&tiles<Real>(isa)),
         exact_(make_exact_depthwise(p, isa, threads)),
-        axis_{axis_of(0), axis_of(1), axis_of(2)},
-        cells_(cells_of_boxes(*tiles_, p, p.y, axis_)),
-        box_(*tiles_, p.type, p.y, axis_, cells_.data()),
-        x_pitch_(round_up(cells_[2], tiles_->lanes)) {
-    for (const Tap& t0 : axis_[0].phases[0])
-      for (const Tap& t1 : axis_[1].phases[0])
-        for (const Tap& t2 : axis_[2].phases[0]) {
+        box_(*tiles_, p, Operation::backward_data),
+        x_pitch_(round_up(box_.cells(2), tiles_->lanes)) {
+    for (const Tap& t0 : box_.axis(0).phases[0])
+      for (const Tap& t1 : box_.axis(1).phases[0])
+        for (const Tap& t2 : box_.axis(2).phases[0]) {
           offsets_.push_back(box_.offset(t0, t1, t2));
           weight_offsets_.push_back(weight_offset(p, t0, t1, t2));
         }
-    parts_ = std::min(parts_of(kItems, p.geometry.groups), p.geometry.batch * blocks());
+    parts_ = std::min(parts_of(kItems, p.geometry.groups), p.geometry.batch * box_.blocks());
     sums_part_ = layout_.shared(parts_ * p.geometry.groups * taps() * int64_t(sizeof(Real)));
     lanes_part_ = layout_.per_thread(taps() * tiles_->lanes * int64_t(sizeof(Real)));
-    x_part_ = layout_.per_thread(cells_[0] * cells_[1] * x_pitch_ * int64_t(sizeof(Real)));
+    x_part_ = layout_.per_thread(box_.cells(0) * box_.cells(1) * x_pitch_ * int64_t(sizeof(Real)));
     y_part_ = layout_.per_thread(box_.bytes());
     layout_.finish(threads);
   }
 
-  std::string describe() const override {
-    return std::to_string(parts_) + " parts, blocks of " + std::to_string(cells_[0]) + "x" + std::to_string(cells_[1]) + "x" +
-           std::to_string(cells_[2]);
-  }
+  std::string describe() const override { return box_.describe() + ", " + std::to_string(parts_) + " parts"; }
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
 
   void run(const Buffers& buffers, const Parallel& parallel) const override {
@@ -59,10 +54,6 @@ class LineSumsPlan final : public Plan {
   }
 
  private:
-  GatherAxis axis_of(int a) const { return {p_.geometry.axis[a], Operation::backward_data}; }
-  int64_t blocks() const {
-    return piece_count([&](int a) { return axis_[a].cells; }, cells_.data());
-  }
   int64_t taps() const { return int64_t(offsets_.size()); }
 
   // False where an operand is not finite, which times the zeros around a plane of y would spoil a sum that it is not in.
@@ -71,15 +62,14 @@ class LineSumsPlan final : public Plan {
     Real* const x = layout_.template at<Real>(scratch, x_part_);
     Real* const y = layout_.template at<Real>(scratch, y_part_);
     std::fill_n(lanes, taps() * tiles_->lanes, Real(0));
-    const auto cells = [&](int a) { return axis_[a].cells; };
-    const int64_t batch = p_.geometry.batch, all = batch * blocks(), begin = part * all / parts_;
+    const int64_t batch = p_.geometry.batch, all = batch * box_.blocks(), begin = part * all / parts_;
     for (int64_t index = begin; index < (part + 1) * all / parts_; ++index) {
       const int64_t n = index % batch;
       int64_t block = index / batch;
       Range cell[kAxes];
-      take_piece(block, cells, cells_.data(), cell);
+      box_.take_block(block, cell);
       if (n == 0 || index == begin) box_.clear(y);
-      const Range read[kAxes] = {axis_[0].read_by(cell[0]), axis_[1].read_by(cell[1]), axis_[2].read_by(cell[2])};
+      const Range read[kAxes] = {box_.axis(0).read_by(cell[0]), box_.axis(1).read_by(cell[1]), box_.axis(2).read_by(cell[2])};
       const PlaneSpan of_y(p_.y, read);
       const bool finite = load_x(buffers.x, n * p_.x.outer + channel * p_.x.channel, cell, x);
       if (!box_.load(buffers.y, n * p_.y.outer + channel * p_.y.channel, cell, y) || !finite) return false;
@@ -100,7 +90,7 @@ class LineSumsPlan final : public Plan {
     bool finite = true;
     for (int64_t i = 0; i < cell[0].size(); ++i)
       finite &= tiles_->load_lines[1]({p_.type, element(tensor, p_.type, start + i * p_.x.axis[0]), p_.x.axis[1], cell[1].size(),
-                                       cell[2].size(), x + i * cells_[1] * x_pitch_, x_pitch_, 0});
+                                       cell[2].size(), x + i * box_.cells(1) * x_pitch_, x_pitch_, 0});
     return finite;
   }
 
@@ -111,9 +101,9 @@ class LineSumsPlan final : public Plan {
       for (int64_t i1 = 0; i1 < cell[1].size(); i1 += most)
         for (int64_t t = 0, count; t < taps(); t += count) {
           count = even_part(taps() - t, kLineTerms);
-          tiles_->line_sums[count]({x + (i0 * cells_[1] + i1) * x_pitch_, x_pitch_, y + i0 * box_.pitch(0) + i1 * box_.pitch(1),
-                                    box_.pitch(1), offsets_.data() + t, std::min(most, cell[1].size() - i1), cell[2].size(),
-                                    lanes + t * tiles_->lanes});
+          tiles_->line_sums[count]({x + (i0 * box_.cells(1) + i1) * x_pitch_, x_pitch_,
+                                    y + i0 * box_.pitch(0) + i1 * box_.pitch(1), box_.pitch(1), offsets_.data() + t,
+                                    std::min(most, cell[1].size() - i1), cell[2].size(), lanes + t * tiles_->lanes});
           next.step();
         }
   }
@@ -142,8 +132,6 @@ class LineSumsPlan final : public Plan {
   Problem p_;
   const Tiles<Real>* tiles_;
   std::shared_ptr<const Plan> exact_;
-  GatherAxis axis_[kAxes];
-  std::array<int64_t, kAxes> cells_;  // of a block
   LineBox<Real> box_;
   int64_t x_pitch_;
   std::vector<int64_t> offsets_, weight_offsets_;  // of taps

@@ -20,11 +20,10 @@ constexpr int64_t kSmallSumsBytes = 32 << 10, kMinShortPositions = 24;
 // The same for matrix registers, whose sums cost four times as much of a tile's time and which come with 2 MB of L2.
 constexpr int64_t kMatrixPositions = 512, kMatrixChunkBytes = 5 << 18;
 constexpr int64_t kParts = 16, kManyParts = 64;  // that the positions are summed in; the latter for long sums
-// The sums of more parts than fit into L2 together come from memory and go back: 6 to 20 % of the time. Fewer parts than this
-// bring the same positions to too many threads.
+// The sums of more parts than fit into L2 together come from memory and go back: 6 to 20 % of the time, and as long as matrix
+// registers take for the products of a part, which has as few of them as can be. Fewer than this bring the same positions to too
+// many threads.
 constexpr int64_t kPartsBytes = 1 << 20, kMinParts = 4;
-// Of matrix registers, which take as long for the products as memory does for the sums of a part.
-constexpr int64_t kMatrixParts = 4;
 constexpr int64_t kPositionsOfParts = 2048;    // fewer are not cut into parts,
 constexpr int64_t kPositionsOfPart = 128;      // of at least so many: adding one costs as much as summing a position
 constexpr int64_t kLeastChunk = 64;            // positions; above it chunks may be as small as there are parts
@@ -121,9 +120,8 @@ void OuterSums<Real>::choose_cut() {
   cut_.parts = positions < kPositionsOfParts ? 0 : flops() < kManyThreadsFlops ? kParts : kManyParts;
   // Threads share parts where these are fewer.
   const int64_t shared = parts_of(cut_.parts, panels_of_taps()), bytes = std::max<int64_t>(sums_bytes(), 1);
-  cut_.parts = std::min(cut_.parts,
-                        tiles_->matrices ? std::max(shared, kMatrixParts) : std::max({shared, kMinParts, kPartsBytes / bytes}));
-  cut_.parts = std::min({cut_.parts, positions / kPositionsOfPart, kMostPartsBytes / bytes});
+  const int64_t in_cache = std::max({shared, kMinParts, tiles_->matrices ? 0 : kPartsBytes / bytes});
+  cut_.parts = std::min({cut_.parts, in_cache, positions / kPositionsOfPart, kMostPartsBytes / bytes});
   choose_chunks();
   cut_.parts = std::min(cut_.parts, chunk_count());
   if (tiles_->matrices) {

@@ -5,6 +5,7 @@
 #include "csrc/cpu/split.h"
 
 namespace torch_ext::cpu {
+namespace {
 
 // Of 16 bits, which are widened on the way, gradients of weights with very few terms for each element of x that moves. (64 to 1
 // channel, 128x128, k2 s2: 0.3 of the time in bf16, 0.4 in f16; 32 to 1, 1-D k4 s2: 0.4; 64 to 3, k4 s2: 1.5 in bf16.)
@@ -14,6 +15,8 @@ bool dots_of_halves_suit(const Problem& p) {
   return p.operation == Operation::backward_weights && g.y_channels * g.w_positions() <= kMostTermsOfHalves &&
          g.x_channels <= kMostChannelsOfHalves && g.axis[kAxes - 1].x >= kLeastLineOfHalves;
 }
+
+}  // namespace
 
 // By measurement against the products of unfold.cpp, whose operands and results are transposed on the way. That takes as long as
 // some terms of a sum, as do empty lanes at the end of a plane; gradients of weights add the lanes of their sums in the end, for

@@ -274,6 +274,16 @@ void overlap(const OverlapLine<typename V::Real>& t) {
   }
 }
 
+// Whether all lanes are zero.
+template <class V>
+bool vanishes(typename V::Reg v) {
+  typename V::Real lane[V::lanes];
+  V::store(lane, v);
+  bool all = true;
+  for (int l = 0; l < V::lanes; ++l) all = all && lane[l] == 0;
+  return all;
+}
+
 // A product with zero is zero, unless the other factor is an infinity or a NaN.
 template <class V>
 bool finite(const typename V::Real* values, int64_t count) {
@@ -283,11 +293,7 @@ bool finite(const typename V::Real* values, int64_t count) {
     TORCH_EXT_UNROLL for (int v = 0; v < 4; ++v) sum[v] = V::fma(V::load(values + i + v * V::lanes), V::zero(), sum[v]);
   for (; i < count; i += V::lanes) sum[0] = V::fma(V::load_first(values + i, count - i), V::zero(), sum[0]);
   bool all = true;
-  for (int v = 0; v < 4; ++v) {
-    typename V::Real lane[V::lanes];
-    V::store(lane, sum[v]);
-    for (int l = 0; l < V::lanes; ++l) all = all && lane[l] == 0;
-  }
+  for (int v = 0; v < 4; ++v) all = vanishes<V>(sum[v]) && all;
   return all;
 }
 

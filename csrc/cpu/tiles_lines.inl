@@ -1,25 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of single planes, with lanes along their positions, for vectors `V`. Included by tiles.inl, whose load_lanes they use.
-
-// Vectors one behind the other become those of every Step-th position, and back.
-template <class V, int Step>
-inline __attribute__((always_inline)) void unweave_line(typename V::Reg (&r)[Step]) {
-  if constexpr (Step == 3) {
-    const auto a = r[0], b = r[1], c = r[2];
-    TORCH_EXT_UNROLL for (int k = 0; k < 3; ++k) r[k] = V::pick(a, b, c, kThirds<V>.every[k]);
-  } else {
-    unweave_vectors<V, Step>(r);
-  }
-}
-template <class V, int Step>
-inline __attribute__((always_inline)) void weave_line(typename V::Reg (&r)[Step]) {
-  if constexpr (Step == 3) {
-    const auto a = r[0], b = r[1], c = r[2];
-    TORCH_EXT_UNROLL for (int k = 0; k < 3; ++k) r[k] = V::pick(a, b, c, kThirds<V>.woven[k]);
-  } else {
-    weave_vectors<V, Step>(r);
-  }
-}
+// Lines of single planes, with lanes along their positions, for vectors `V`. Included by tiles.inl, whose vanishes
+// they use.
 
 // Whole vectors from element `first` on.
 template <class V, int Step>
@@ -47,7 +28,7 @@ bool load_lines(const LinesIn<typename V::Real>& t) {
       if (left >= kBlock) {
         load_block<V>(t.type, t.from, first, r);
         TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) check = V::fma(r[k], V::zero(), check);
-        unweave_line<V, Step>(r);
+        unweave_vectors<V, Step>(r);
         TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) V::store(to + k * t.slot, r[k]);
         continue;
       }
@@ -57,15 +38,11 @@ bool load_lines(const LinesIn<typename V::Real>& t) {
         r[k] = left > k * V::lanes ? V::load_first(last + k * V::lanes, left - k * V::lanes) : V::zero();
         check = V::fma(r[k], V::zero(), check);
       }
-      unweave_line<V, Step>(r);
+      unweave_vectors<V, Step>(r);
       TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k)
         if (left > k) V::store_first(to + k * t.slot, (left - k + Step - 1) / Step, r[k]);
     }
-  Real lane[V::lanes];
-  V::store(lane, check);
-  bool finite = true;
-  for (const Real value : lane) finite = finite && value == 0;
-  return finite;
+  return vanishes<V>(check);
 }
 
 // Vectors of the cells of a line from `in` on, whose results are the first `left` from `to` on.
@@ -92,7 +69,7 @@ inline __attribute__((always_inline)) void lines_block(const LinesTile<typename 
       TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) sums[v][r] = V::fma(factor, V::load(in + *offset + v * V::lanes), sums[v][r]);
     }
   TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
-    weave_line<V, Step>(sums[v]);
+    weave_vectors<V, Step>(sums[v]);
     TORCH_EXT_UNROLL for (int r = 0; r < Step; ++r) {
       const int64_t at = (v * Step + r) * V::lanes;
       if (at >= left) return;

@@ -54,7 +54,10 @@ constexpr Thirds<V::lanes> kThirds;
 // Vectors one behind the other become those of their every Step-th lanes: r[k] has the lanes k, k + Step, k + 2*Step ...
 template <class V, int Step>
 void unweave_vectors(typename V::Reg (&r)[Step]) {
-  if constexpr (Step > 1) {
+  if constexpr (Step == 3) {
+    const auto a = r[0], b = r[1], c = r[2];
+    TORCH_EXT_UNROLL for (int k = 0; k < 3; ++k) r[k] = V::pick(a, b, c, kThirds<V>.every[k]);
+  } else if constexpr (Step > 1) {
     typename V::Reg even[Step / 2], odd[Step / 2];
     TORCH_EXT_UNROLL for (int i = 0; i < Step / 2; ++i) {
       even[i] = V::even(r[2 * i], r[2 * i + 1]);
@@ -69,7 +72,10 @@ void unweave_vectors(typename V::Reg (&r)[Step]) {
 // The inverse.
 template <class V, int Step>
 void weave_vectors(typename V::Reg (&r)[Step]) {
-  if constexpr (Step > 1) {
+  if constexpr (Step == 3) {
+    const auto a = r[0], b = r[1], c = r[2];
+    TORCH_EXT_UNROLL for (int k = 0; k < 3; ++k) r[k] = V::pick(a, b, c, kThirds<V>.woven[k]);
+  } else if constexpr (Step > 1) {
     typename V::Reg even[Step / 2], odd[Step / 2];
     TORCH_EXT_UNROLL for (int i = 0; i < Step / 2; ++i) even[i] = r[2 * i], odd[i] = r[2 * i + 1];
     weave_vectors<V, Step / 2>(even);
@@ -81,7 +87,7 @@ void weave_vectors(typename V::Reg (&r)[Step]) {
   }
 }
 
-// The cells of unweave from the j-th on, for steps that are a power of two.
+// The cells of unweave from the j-th on, for steps that are a power of two, or three.
 template <class V, int Step>
 void unweave_cells(const typename V::Real* from, typename V::Real* to, int64_t pitch, int64_t j, int64_t count) {
   for (; j + V::lanes <= count; j += V::lanes) {
@@ -126,10 +132,7 @@ void unweave(const typename V::Real* from, int64_t step, typename V::Real* to, i
     }
     return unweave_cells<V, 2>(from, to, pitch, j, count);
   } else if (step == 3) {
-    for (; j + V::lanes <= count; j += V::lanes) {
-      const auto a = V::load(from + 3 * j), b = V::load(from + 3 * j + V::lanes), c = V::load(from + 3 * j + 2 * V::lanes);
-      TORCH_EXT_UNROLL for (int r = 0; r < 3; ++r) V::store(to + r * pitch + j, V::pick(a, b, c, kThirds<V>.every[r]));
-    }
+    return unweave_cells<V, 3>(from, to, pitch, j, count);
   } else if (step == 4) {
     return unweave_cells<V, 4>(from, to, pitch, j, count);
   } else if (step == 8) {
@@ -148,10 +151,7 @@ void weave(const typename V::Real* from, int64_t pitch, int64_t step, typename V
   } else if (step == 2) {
     j = weave_cells<V, 2>(from, pitch, to, whole);
   } else if (step == 3) {
-    for (; j + V::lanes <= whole; j += V::lanes) {
-      const auto a = V::load(from + j), b = V::load(from + pitch + j), c = V::load(from + 2 * pitch + j);
-      TORCH_EXT_UNROLL for (int k = 0; k < 3; ++k) V::store(to + 3 * j + k * V::lanes, V::pick(a, b, c, kThirds<V>.woven[k]));
-    }
+    j = weave_cells<V, 3>(from, pitch, to, whole);
   } else if (step == 4) {
     j = weave_cells<V, 4>(from, pitch, to, whole);
   } else if (step == 8) {
