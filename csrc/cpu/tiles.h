@@ -282,6 +282,10 @@ struct Tiles {
   // 2^120, nor below 2^-103, of which the matrix instructions would take parts for zero. In tables whose reals are pairs of bf16
   // alone.
   bool (*split)(const float* from, int64_t count, int parts, uint16_t* to, int64_t pitch);
+  // sums[c] += sum over r < rows of from[r*pitch + c], converted from `type`, for c < columns.
+  void (*add_rows)(Type type, const void* from, int64_t pitch, int64_t rows, int64_t columns, Real* sums);
+  // The sum of values of `type`.
+  Real (*sum)(Type type, const void* from, int64_t count);
   // Whether none of the values is an infinity or a NaN.
   bool (*finite)(const Real* values, int64_t count);
   // Contiguous conversion between the stored type (one that computes in Real) and Real.

@@ -139,6 +139,13 @@ at::MemoryFormat result_memory_format(Operation operation, const Tensor& first, 
   return second.suggest_memory_format();
 }
 
+Type type_of(const Tensor& t) {
+  return t.scalar_type() == at::kFloat      ? Type::f32
+         : t.scalar_type() == at::kDouble   ? Type::f64
+         : t.scalar_type() == at::kBFloat16 ? Type::bf16
+                                            : Type::f16;
+}
+
 Problem problem_of(Operation operation, const Tensor& src, const Tensor& weights, const Tensor& dst, bool bias,
                    const Form& form) {
   const int64_t rank = src.dim(), axes = rank - 2;
@@ -146,10 +153,7 @@ Problem problem_of(Operation operation, const Tensor& src, const Tensor& weights
   const WeightsFormat weights_format = WeightsFormat::parse("", "", form.weights_format);
   Problem p;
   p.operation = operation;
-  p.type = src.scalar_type() == at::kFloat      ? Type::f32
-           : src.scalar_type() == at::kDouble   ? Type::f64
-           : src.scalar_type() == at::kBFloat16 ? Type::bf16
-                                                : Type::f16;
+  p.type = type_of(src);
   p.bias = bias;
   Geometry& g = p.geometry;
   const int64_t channel = data_format.channel(rank), in = weights_format.in(rank), out = weights_format.out(rank);

@@ -103,6 +103,9 @@ SymSizes checked_result_sizes(Operation operation, const Tensor& first, const Te
 // Contiguous, or, for NCX data, channels_last where torch's convolution would make it so: where an operand suggests it.
 at::MemoryFormat result_memory_format(Operation operation, const Tensor& first, const Tensor& second, const Form& form);
 
+// Of a tensor whose type has been checked.
+Type type_of(const Tensor& t);
+
 // The problem, once its three tensors are there and their sizes are known to be concrete and consistent.
 Problem problem_of(Operation operation, const Tensor& src, const Tensor& weights, const Tensor& dst, bool bias, const Form& form);
 

@@ -9,6 +9,7 @@
 #include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/library.h>
 
+#include "csrc/ops/bias_gradient.h"
 #include "csrc/ops/private.h"
 
 namespace torch_ext::ops {
@@ -131,17 +132,9 @@ struct DerivativeBackward final : Node {
     for (int i = 0; i < 2; ++i) t[operands[i]] = given[i];
     for (int i = 0; i < 2; ++i)
       if (needs[i]) result[i] = form.derivative(operands[i], t);
-    if (needs.size() == 3 && needs[2]) result[2] = bias_gradient(grad);
+    if (needs.size() == 3 && needs[2])
+      result[2] = bias_gradient(grad, DataFormat::parse("torch_ext", form.data_format).channel(grad.dim()));
     return result;
-  }
-
-  // Summed in float32 or wider whatever the type: sum() widens 16-bit types by itself.
-  Tensor bias_gradient(const Tensor& grad) const {
-    const int64_t channel = DataFormat::parse("torch_ext", form.data_format).channel(grad.dim());
-    c10::DimVector others;
-    for (int64_t d = 0; d < grad.dim(); ++d)
-      if (d != channel) others.push_back(d);
-    return grad.sum(others);
   }
 
   // ---- Compiled autograd: what the gradients depend on, and the gradients as a function of it ----

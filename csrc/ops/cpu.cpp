@@ -3,35 +3,18 @@
 #include "csrc/cpu/cpu.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 #include <torch/library.h>
 
-#include <atomic>
 #include <utility>
 
 #include "csrc/ops/memory.h"
 #include "csrc/ops/private.h"
 #include "csrc/ops/task.h"
+#include "csrc/ops/threads.h"
 
 namespace torch_ext::ops {
 namespace {
-
-// Threads of torch's pool take indices one after the other, so that one that is held up holds up nobody else.
-cpu::Parallel torch_threads() {
-  const int threads = at::in_parallel_region() ? 1 : at::get_num_threads();
-  return {threads, [threads](int64_t count, const std::function<void(int64_t, int)>& task) {
-            if (threads == 1 || count <= 1) {
-              for (int64_t i = 0; i < count; ++i) task(i, 0);
-              return;
-            }
-            std::atomic<int64_t> next{0};
-            at::parallel_for(0, std::min<int64_t>(threads, count), 1, [&](int64_t begin, int64_t end) {
-              for (int64_t thread = begin; thread < end; ++thread)
-                for (int64_t i = next++; i < count; i = next++) task(i, int(thread));
-            });
-          }};
-}
 
 // Memory of a call. The calling thread keeps it for its next call, up to a limit: fresh pages cost more than packing into them
 // does.

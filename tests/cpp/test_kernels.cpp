@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 
+#include "csrc/cpu/channel_sums.h"
 #include "csrc/cpu/upcoming.h"
 #include "tests/cpp/checks.h"
 
@@ -216,6 +217,64 @@ TEST(PatchLines, CoverAPatch) {
             EXPECT_TRUE(next != asked.begin() && element - *std::prev(next) < 64) << "no line for an element";
           }
         }
+}
+
+// The gradient of the bias: integers, whose sums are exact, in every type and order, next to memory that must not be touched.
+TEST(ChannelSums, AreExactInEveryOrder) {
+  struct Shape {
+    int64_t batch, channels, positions, gap;  // elements between one row of channels, or one plane, and the next
+  };
+  const Shape shapes[] = {{1, 1, 1, 0},   {3, 1, 7, 0},     {2, 3, 5, 0},   {1, 21, 1000, 0}, {2, 16, 64, 0},  {1, 300, 3, 0},
+                          {2, 40, 33, 8}, {1, 2, 70000, 0}, {1, 5, 513, 3}, {1, 1, 40000, 0}, {70, 2, 600, 0}, {1, 70000, 2, 0}};
+  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+    if (isa > cpu::detected_isa()) {
+      std::printf("%s: not on this machine\n", cpu::name_of(isa));
+      continue;
+    }
+    for (const Type type : {Type::f32, Type::f64, Type::bf16, Type::f16})
+      for (const Shape& s : shapes)
+        for (const bool planes : {false, true}) {
+          const int64_t rows = planes ? s.channels : s.positions, pitch = (planes ? s.positions : s.channels) + s.gap;
+          const cpu::ChannelSums of{type, s.batch, s.channels, s.positions, rows * pitch, planes ? pitch : 1, planes ? 1 : pitch};
+          const int64_t size = bytes_of(type), count = s.batch * rows * pitch - s.gap;
+          Fence memory, result;
+          std::byte* from = memory.place(count * size, size, Against::end);
+          std::vector<double> exact(size_t(s.channels), 0);
+          uint64_t random = 1;
+          for (int64_t n = 0; n < s.batch; ++n)
+            for (int64_t c = 0; c < s.channels; ++c)
+              for (int64_t p = 0; p < s.positions; ++p) {
+                random = random * 6364136223846793005u + 1442695040888963407u;
+                const double value = double(random >> 60) - 7;
+                const uint64_t bits = bits_of(value, type);
+                std::memcpy(from + (n * of.outer + c * of.channel + p * of.position) * size, &bits, size_t(size));
+                exact[size_t(c)] += value;
+              }
+          std::byte* sums = result.place(s.channels * size, size, Against::end);
+          for (const cpu::Parallel& parallel : {shuffled(1), racing(3)}) {
+            std::memset(sums, 0xff, size_t(s.channels * size));
+            cpu::sum_channels(of, from, sums, isa, parallel);
+            EXPECT_TRUE(result.intact());
+            for (int64_t c = 0; c < s.channels; ++c) {
+              uint64_t bits = 0;
+              std::memcpy(&bits, sums + c * size, size_t(size));
+              ASSERT_EQ(bits, bits_of(exact[size_t(c)], type))
+                  << "channel " << c << " of " << s.batch << "x" << s.channels << "x" << s.positions << " planes " << planes;
+            }
+          }
+        }
+  }
+}
+
+// Many terms of one sign: errors add up where sums are long.
+TEST(ChannelSums, KeepTheirPrecision) {
+  for (const bool planes : {false, true}) {
+    const cpu::ChannelSums of{Type::f32, 1, 3, 1 << 20, 3 << 20, planes ? 1 << 20 : 1, planes ? 1 : 3};
+    std::vector<float> values(size_t(3 << 20), 0.1f);
+    float sums[3];
+    cpu::sum_channels(of, values.data(), sums, cpu::detected_isa(), shuffled(1));
+    for (const float sum : sums) EXPECT_NEAR(sum, double(0.1f) * (1 << 20), 0.1);
+  }
 }
 
 }  // namespace
