@@ -3,6 +3,7 @@
 // `native_xoi`, whose rows are those of taps and output channels.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -202,23 +203,42 @@ void multiply_turned(const Tiles<Real>& tiles, const Real* weights, int64_t pitc
 
 // Rows of weights that are written at a time.
 inline constexpr int64_t kWritten = 24;
+// Many weights from few positions take as long as memory does, which would read them all before they are written: from so many
+// bytes on, and up to so many positions, they go past the caches, in which they would not stay. So many rows at a time remain in
+// L1 until then.
+inline constexpr int64_t kStreamedBytes = 4 << 20, kStreamedPositions = 16, kStreamed = 8;
+inline bool streams_weights(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return g.w_size() * bytes_of(p.type) >= kStreamedBytes && g.batch * g.x_positions() <= kStreamedPositions;
+}
 
 // weights[r*pitch + n] = sum over m < positions of a[m*a_pitch + r] * b[m*b_pitch + n] for r < rows, n < length; `stage` has room
-// for kWritten rows of kPiece.
+// for kWritten rows of kPiece. `streams`: past the caches (Tiles::stream).
 template <class Real>
 void write_rows(const Tiles<Real>& tiles, Type type, void* weights, int64_t pitch, int64_t rows, int64_t length, const Real* a,
-                int64_t a_pitch, const Real* b, int64_t b_pitch, int64_t positions, Real* stage) {
-  const bool in_place = bytes_of(type) == int64_t(sizeof(Real));
-  const int64_t width = tiles.max_vectors * tiles.lanes;
-  for (int64_t piece = 0; piece < length; piece += kPiece) {
-    const int64_t end = std::min(piece + kPiece, length);
-    for (int64_t n = piece; n < end; n += width)
-      add_products(tiles, rows, {a, b + n, positions}, a_pitch, b_pitch,
-                   in_place ? static_cast<Real*>(weights) + n : stage + n - piece, in_place ? pitch : kPiece,
-                   std::min(width, end - n), false);
-    for (int64_t r = 0; !in_place && r < rows; ++r)
-      tiles.narrow(type, stage + r * kPiece, element(weights, type, r * pitch + piece), end - piece);
-  }
+                int64_t a_pitch, const Real* b, int64_t b_pitch, int64_t positions, Real* stage, bool streams) {
+  const bool in_place = !streams && bytes_of(type) == int64_t(sizeof(Real));
+  const int64_t width = tiles.max_vectors * tiles.lanes, rows_staged = streams ? kStreamed : rows;
+  for (int64_t first = 0; first < rows; first += rows_staged)
+    for (int64_t piece = 0; piece < length; piece += kPiece) {
+      const int64_t end = std::min(piece + kPiece, length), count = std::min(rows_staged, rows - first);
+      for (int64_t n = piece; n < end; n += width)
+        add_products(tiles, count, {a + first, b + n, positions}, a_pitch, b_pitch,
+                     in_place ? static_cast<Real*>(weights) + n : stage + n - piece, in_place ? pitch : kPiece,
+                     std::min(width, end - n), false);
+      for (int64_t r = 0; !in_place && r < count; ++r) {
+        const Real* row = stage + r * kPiece;
+        void* to = element(weights, type, (first + r) * pitch + piece);
+        if (!streams) {
+          tiles.narrow(type, row, to, end - piece);
+          continue;
+        }
+        alignas(kCacheLine) std::byte narrow[kPiece * sizeof(Real)];
+        const bool as_it_is = bytes_of(type) == int64_t(sizeof(Real));
+        if (!as_it_is) tiles.narrow(type, row, narrow, end - piece);
+        tiles.stream(as_it_is ? static_cast<const void*>(row) : narrow, to, (end - piece) * bytes_of(type));
+      }
+    }
 }
 
 }  // namespace torch_ext::cpu

@@ -23,6 +23,8 @@ constexpr int64_t kItems = 64;  // to aim for, so that any number of threads up 
 // By measurement. Shorter strides and kernels leave vectors half empty, and results of many planes at once are written as fast
 // from lanes along channels.
 constexpr int64_t kMinStride = 8, kMinStrideForward = 12, kMinKernel = 16, kManyPlanes = 64;
+// A result of so many bytes does not stay in the caches, and takes half of the time where these need not read it first.
+constexpr int64_t kStreamedBytes = 16 << 20;
 
 template <class Real>
 class Patches final : public Plan {
@@ -69,6 +71,7 @@ class Patches final : public Plan {
   Range whole_patches_;              // positions of x of which the whole patch is there
   std::vector<AlikePhases> phases_;  // no wider than a tile
   std::vector<Real> ones_;
+  bool streams_;                       // lines of a large result
   std::shared_ptr<const Plan> exact_;  // for weights that are not finite, which zeros would spread
   Layout layout_;
   Layout::Part lines_part_, line_part_;
@@ -89,6 +92,8 @@ Patches<Real>::Patches(const Problem& problem, Isa isa, int threads)
                                   whole_patches_.begin, line_.x);
   phases_ = alike_phases(line_, width());
   ones_.assign(kMaxRows, Real(1));
+  streams_ = p_.operation == Operation::conv_transpose && g.y_size() * bytes_of(p_.type) >= kStreamedBytes &&
+             bytes_of(p_.type) == real && p_.y.axis[2] == 1;
 
   lines_ = axis_[0].out_extent * axis_[1].out_extent, part_ = 1;
   int64_t staged = 0;  // reals of lines that are multiplied
@@ -125,6 +130,7 @@ template <class Real>
 void Patches<Real>::store_line(const Plane& plane, int64_t i0, int64_t i1, const Real* line) const {
   const Strides& s = *plane.strides;
   void* to = element(const_cast<void*>(plane.tensor), p_.type, plane.start + i0 * s.axis[0] + i1 * s.axis[1]);
+  if (streams_) return tiles_->stream(line, to, plane.extent * int64_t(sizeof(Real)));
   store_planes(*tiles_, p_.type, line, plane.extent, to, s.axis[2], plane.extent, 0, 1);
 }
 
@@ -207,6 +213,7 @@ void Patches<Real>::run_conv_transpose(const Buffers& buffers, int64_t item, std
     sum_patches(pairs, bias, runs, line);
     store_line(y, o / axis_[1].out_extent, o % axis_[1].out_extent, line + line_.offset - cells_.begin * line_.stride);
   }
+  if (streams_) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 // A line of y, in whole cells. Tap t of a phase reads position cell - t; what every result contains once is a term too.

@@ -291,6 +291,9 @@ struct Tiles {
   // Contiguous conversion between the stored type (one that computes in Real) and Real.
   void (*widen)(Type type, const void* from, Real* to, int64_t count);
   void (*narrow)(Type type, const Real* from, void* to, int64_t count);
+  // Copies what is not read again soon: whole cache lines go past the caches, which then need not read them first. Other threads
+  // see them after a full fence.
+  void (*stream)(const void* from, void* to, int64_t bytes);
 };
 
 // While it lives, its thread may call gather, outer and wide tiles.

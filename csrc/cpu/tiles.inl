@@ -449,5 +449,6 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.finite = finite<V>;
   table.widen = V::widen;
   table.narrow = V::narrow;
+  table.stream = stream<V>;
   return table;
 }

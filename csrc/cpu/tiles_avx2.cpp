@@ -23,6 +23,7 @@ struct F32 {
   static Reg broadcast(const float* p) { return set(*p); }
   static Reg load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, Reg v) { _mm256_storeu_ps(p, v); }
+  static void stream(float* p, Reg v) { _mm256_stream_ps(p, v); }
   static Mask first(int64_t n) {
     const int bound = n < lanes ? int(n) : lanes;
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(bound), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -157,6 +158,7 @@ struct F64 {
   static Reg broadcast(const double* p) { return set(*p); }
   static Reg load(const double* p) { return _mm256_loadu_pd(p); }
   static void store(double* p, Reg v) { _mm256_storeu_pd(p, v); }
+  static void stream(double* p, Reg v) { _mm256_stream_pd(p, v); }
   static Mask first(int64_t n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }
   static Reg load_masked(const double* p, Mask mask) { return _mm256_maskload_pd(p, mask); }
   // Lanes from `begin`, which may be negative, up to `end`.

@@ -34,6 +34,7 @@ struct F32 {
   static Reg broadcast(const float* p) { return set(*p); }
   static Reg load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
+  static void stream(float* p, Reg v) { _mm512_stream_ps(p, v); }
   static Mask first(int64_t n) { return n >= lanes ? Mask(0xffff) : Mask((1u << n) - 1); }
   static Reg load_masked(const float* p, Mask mask) { return _mm512_maskz_loadu_ps(mask, p); }
   // Lanes from `begin`, which may be negative, up to `end`.
@@ -169,6 +170,7 @@ struct F64 {
   static Reg broadcast(const double* p) { return set(*p); }
   static Reg load(const double* p) { return _mm512_loadu_pd(p); }
   static void store(double* p, Reg v) { _mm512_storeu_pd(p, v); }
+  static void stream(double* p, Reg v) { _mm512_stream_pd(p, v); }
   static Mask first(int64_t n) { return n >= lanes ? Mask(0xff) : Mask((1u << n) - 1); }
   static Reg load_masked(const double* p, Mask mask) { return _mm512_maskz_loadu_pd(mask, p); }
   // Lanes from `begin`, which may be negative, up to `end`.

@@ -272,3 +272,23 @@ void every(const typename V::Real* from, int64_t step, typename V::Real* to, int
                                : V::even(V::even(a, b), V::even(load(2), load(3))));
   }
 }
+
+template <class V>
+void stream(const void* from, void* to, int64_t bytes) {
+  using Real = typename V::Real;
+  constexpr int64_t kLine = 64;
+  const char* source = static_cast<const char*>(from);
+  char* at = static_cast<char*>(to);
+  const auto copy = [&](int64_t count) {
+    for (int64_t i = 0; i < count; ++i) at[i] = source[i];
+    at += count, source += count, bytes -= count;
+  };
+  if constexpr (requires(Real* p, typename V::Reg v) { V::stream(p, v); }) {
+    const int64_t before = (kLine - int64_t(reinterpret_cast<uintptr_t>(at) % kLine)) % kLine;
+    if (before + kLine <= bytes) copy(before);
+    for (; reinterpret_cast<uintptr_t>(at) % kLine == 0 && bytes >= kLine; at += kLine, source += kLine, bytes -= kLine)
+      TORCH_EXT_UNROLL for (int64_t i = 0; i < kLine / int64_t(sizeof(Real)); i += V::lanes)
+          V::stream(reinterpret_cast<Real*>(at) + i, V::load(reinterpret_cast<const Real*>(source) + i));
+  }
+  copy(bytes);
+}

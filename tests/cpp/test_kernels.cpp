@@ -35,6 +35,30 @@ TEST(Outer, IsExactBeyondTheCache) {
   }
 }
 
+// What is written past the caches: many weights from few positions, large planes.
+TEST(Streams, AreExact) {
+  struct {
+    const char* kernels;
+    Operation operation;
+    Case c;
+  } const streamed[] = {
+      {"native", Operation::backward_weights, parse_case("many_weights n2 g2 c520:260 i1x1 k4x4 s2x2 d1x1 pb1x1 pe1x1 op0x0")},
+      {"patches", Operation::conv_transpose, parse_case("large_planes n1 g5 c5:5 i58x17 k18x18 s17x57 d1x1 pb1x1 pe1x0 op0x0")}};
+  for (const auto& s : streamed)
+    for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel) {
+      const char* name = cpu::kernel_name(kernel);
+      if (std::strncmp(name, s.kernels, std::strlen(s.kernels)) != 0) continue;
+      if (!cpu::kernel_supported(kernel, cpu::detected_isa())) {
+        std::printf("%s: not on this machine\n", name);
+        continue;
+      }
+      const MakePlan make_plan = [name](const Problem& p, int threads) {
+        return cpu::make_plan(p, cpu::detected_isa(), threads, name);
+      };
+      EXPECT_GT(compute_integers(make_plan, s.operation, {s.c}, true), 0) << name;
+    }
+}
+
 // Winograd's results are sums of more products than the formula's, and yet err no more than those of multiply-adds; along three
 // axes, whose transforms add up most, a quarter more. (Direct kernels err less where most of a volume is near its borders, and
 // they sum each tap by itself: small volumes are left to them.)
