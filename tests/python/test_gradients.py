@@ -7,6 +7,7 @@ from torch.autograd import grad, gradcheck, gradgradcheck
 
 import cases
 import operators
+import torch_ext
 from cases import SMALL, Case, parse, to_data, to_weights
 
 ops = torch.ops.torch_ext
@@ -133,6 +134,31 @@ def test_changing_a_saved_tensor_in_place_is_noticed():
         w.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+# Gradients as layers hand them back: planes, channels_last, a part of a concatenation, every second position, a sum's, turned.
+IN_MEMORY = {
+    "contiguous": lambda g: g,
+    "channels_last": lambda g: g.contiguous(memory_format=torch.channels_last),
+    "part of channels_last": lambda g: torch.cat((g, g), 1).contiguous(memory_format=torch.channels_last)[:, : g.shape[1]],
+    "part of planes": lambda g: torch.cat((g, g), 1)[:, g.shape[1] :],
+    "every second position": lambda g: g.repeat_interleave(2, 3)[..., ::2],
+    "expanded": lambda g: g[:1, :1, :1, :1].expand_as(g),
+    "axes turned": lambda g: g.transpose(2, 3).contiguous().transpose(2, 3),
+}
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16, torch.float16), ids=str)
+@pytest.mark.parametrize("in_memory", IN_MEMORY)
+@pytest.mark.parametrize("shape", ((2, 5, 6, 7), (3, 1, 9, 4), (4, 3, 1, 1), (1, 40, 33, 17)), ids=str)
+def test_bias_gradient_is_the_sum_of_each_channel(shape, in_memory, dtype):
+    gradient = IN_MEMORY[in_memory](torch.randint(-3, 4, shape).to(dtype))
+    bias = torch.zeros(shape[1], dtype=dtype, requires_grad=True)
+    y = torch_ext.functional.conv_transpose2d(
+        torch.zeros(shape[0], 1, *shape[2:], dtype=dtype), torch.zeros(1, shape[1], 1, 1, dtype=dtype), bias
+    )
+    (got,) = torch.autograd.grad(y, bias, gradient)
+    torch.testing.assert_close(got, gradient.double().sum((0, 2, 3)).to(dtype), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
