@@ -42,8 +42,8 @@ void add_rows(Type type, const void* from, int64_t pitch, int64_t rows, int64_t 
         V::store_first(sums + c, columns - c, V::add(V::load_first(sums + c, columns - c), V::load_first(last, columns - c)));
       }
   };
-  const int64_t of_place = rows / kPlaces, fit = kReals / kPlaces / columns;
-  const int64_t most = columns <= 8 * V::lanes ? of_place : fit > 1 ? fit : 1;
+  const int64_t of_place = rows / kPlaces;
+  const int64_t most = columns <= 8 * V::lanes ? of_place : columns < kReals / kPlaces ? kReals / kPlaces / columns : 1;
   for (int64_t r = 0; r < of_place; r += most) add(r, most < of_place - r ? most : of_place - r, kPlaces, of_place);
   add(kPlaces * of_place, rows - kPlaces * of_place, 1, 0);
 }
