@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/cpu/channel_sums.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "csrc/core/scalar.h"
@@ -16,7 +17,7 @@ constexpr int64_t kMostTerms = 64;           // that a lane sums in a Real: as f
 
 template <class Real>
 double sum_of_plane(const Tiles<Real>& tiles, Type type, const void* from, int64_t count) {
-  const int64_t most = kMostTerms * 8 * tiles.lanes;
+  const int64_t most = kMostTerms * kSumVectors * tiles.lanes;
   double sum = 0;
   for (int64_t i = 0; i < count; i += most) sum += double(tiles.sum(type, element(from, type, i), std::min(most, count - i)));
   return sum;
@@ -32,14 +33,15 @@ void add_positions(const Tiles<Real>& tiles, const ChannelSums& of, const void* 
     while (together < tiles.lanes && together * of.channels % tiles.lanes != 0) together *= 2;
     while (together * of.channels < kColumns) together *= 2;
   }
-  const int64_t width = together * of.channels, pitch = together * of.position, rows = count / together;
-  std::vector<Real> columns(size_t(width), Real(0));
-  for (int64_t r = 0; r <= rows; r += kMostTerms) {
+  const int64_t width = together * of.channels, pitch = together * of.position, rest = count % together;
+  std::vector<Real> columns(static_cast<size_t>(width));
+  for (int64_t rows = count / together, r = 0; r * together < count; r += kMostTerms) {
+    const void* first = element(from, of.type, r * pitch);
+    const int64_t some = std::min(kMostTerms, rows - r);
     std::fill(columns.begin(), columns.end(), Real(0));
-    tiles.add_rows(of.type, element(from, of.type, r * pitch), pitch, std::min(kMostTerms, rows - r), width, columns.data());
-    if (r + kMostTerms > rows)  // what is left of the last row
-      tiles.add_rows(of.type, element(from, of.type, rows * pitch), pitch, count % together > 0, count % together * of.channels,
-                     columns.data());
+    tiles.add_rows(of.type, first, pitch, some, width, columns.data());
+    if (rest > 0 && some < kMostTerms)  // a shorter row is the last
+      tiles.add_rows(of.type, element(first, of.type, some * pitch), pitch, 1, rest * of.channels, columns.data());
     for (int64_t left = together / 2 * of.channels; left > 0 && left % of.channels == 0; left /= 2)
       for (int64_t c = 0; c < left; ++c) columns[size_t(c)] += columns[size_t(left + c)];
     for (int64_t c = 0; c < of.channels; ++c) sums[c] += double(columns[size_t(c)]);

@@ -3,7 +3,6 @@
 // `native_xoi`, whose rows are those of taps and output channels.
 #pragma once
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -212,32 +211,32 @@ inline bool streams_weights(const Problem& p) {
   return g.w_size() * bytes_of(p.type) >= kStreamedBytes && g.batch * g.x_positions() <= kStreamedPositions;
 }
 
+// A piece of a row of weights, rounded; `streams`: past the caches (Tiles::stream).
+template <class Real>
+void write_row(const Tiles<Real>& tiles, Type type, const Real* row, void* weights, int64_t count, bool streams) {
+  if (!streams) return tiles.narrow(type, row, weights, count);
+  if (bytes_of(type) == int64_t(sizeof(Real))) return tiles.stream(row, weights, count * int64_t(sizeof(Real)));
+  alignas(kCacheLine) std::byte rounded[kPiece * sizeof(Real)];
+  tiles.narrow(type, row, rounded, count);
+  tiles.stream(rounded, weights, count * bytes_of(type));
+}
+
 // weights[r*pitch + n] = sum over m < positions of a[m*a_pitch + r] * b[m*b_pitch + n] for r < rows, n < length; `stage` has room
-// for kWritten rows of kPiece. `streams`: past the caches (Tiles::stream).
+// for kWritten rows of kPiece. What streams is to be published (publish_streamed).
 template <class Real>
 void write_rows(const Tiles<Real>& tiles, Type type, void* weights, int64_t pitch, int64_t rows, int64_t length, const Real* a,
                 int64_t a_pitch, const Real* b, int64_t b_pitch, int64_t positions, Real* stage, bool streams) {
   const bool in_place = !streams && bytes_of(type) == int64_t(sizeof(Real));
-  const int64_t width = tiles.max_vectors * tiles.lanes, rows_staged = streams ? kStreamed : rows;
-  for (int64_t first = 0; first < rows; first += rows_staged)
+  const int64_t width = tiles.max_vectors * tiles.lanes, at_once = streams ? kStreamed : rows;
+  for (int64_t first = 0; first < rows; first += at_once)
     for (int64_t piece = 0; piece < length; piece += kPiece) {
-      const int64_t end = std::min(piece + kPiece, length), count = std::min(rows_staged, rows - first);
+      const int64_t end = std::min(piece + kPiece, length), count = std::min(at_once, rows - first);
       for (int64_t n = piece; n < end; n += width)
         add_products(tiles, count, {a + first, b + n, positions}, a_pitch, b_pitch,
                      in_place ? static_cast<Real*>(weights) + n : stage + n - piece, in_place ? pitch : kPiece,
                      std::min(width, end - n), false);
-      for (int64_t r = 0; !in_place && r < count; ++r) {
-        const Real* row = stage + r * kPiece;
-        void* to = element(weights, type, (first + r) * pitch + piece);
-        if (!streams) {
-          tiles.narrow(type, row, to, end - piece);
-          continue;
-        }
-        alignas(kCacheLine) std::byte narrow[kPiece * sizeof(Real)];
-        const bool as_it_is = bytes_of(type) == int64_t(sizeof(Real));
-        if (!as_it_is) tiles.narrow(type, row, narrow, end - piece);
-        tiles.stream(as_it_is ? static_cast<const void*>(row) : narrow, to, (end - piece) * bytes_of(type));
-      }
+      for (int64_t r = 0; !in_place && r < count; ++r)
+        write_row(tiles, type, stage + r * kPiece, element(weights, type, (first + r) * pitch + piece), end - piece, streams);
     }
 }
 

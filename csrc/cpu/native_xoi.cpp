@@ -238,7 +238,7 @@ void NativeXoi<Real>::backward_weights(const Buffers& buffers, int64_t group, Ra
     for (int64_t c = 0; c < count; c += kWritten)
       write_rows(*tiles_, p_.type, at(run, c, 0), p_.w.channel, std::min(kWritten, count - c), g.x_channels,
                  columns + run.columns + c, pitch, x, x_pitch(), positions_, stage, streams_weights(p_));
-  if (streams_weights(p_)) std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (streams_weights(p_)) publish_streamed();
   // An infinity or NaN in x has met the zeros of taps that do not read it.
   for (int64_t i : not_finite<Real>(*tiles_, x, x_pitch(), positions_, g.x_channels)) {
     const std::vector<Real> row = columns_.row_of_weights(x + i, x_pitch(), y, count, columns, pitch);

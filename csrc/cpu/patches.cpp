@@ -213,7 +213,7 @@ void Patches<Real>::run_conv_transpose(const Buffers& buffers, int64_t item, std
     sum_patches(pairs, bias, runs, line);
     store_line(y, o / axis_[1].out_extent, o % axis_[1].out_extent, line + line_.offset - cells_.begin * line_.stride);
   }
-  if (streams_) std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (streams_) publish_streamed();
 }
 
 // A line of y, in whole cells. Tap t of a phase reads position cell - t; what every result contains once is a term too.

@@ -2,6 +2,7 @@
 // The innermost loops, once for each instruction set: everything that touches vector registers, and nothing else.
 // Real is the type that is computed in: float for f32, bf16 and f16, double for f64.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -219,6 +220,9 @@ struct WinogradTransforms {
   void (*weights_gradient[kAxes + 1])(const Real* from, int64_t pitch, Real* const* to, int64_t count, bool add);
 };
 
+// Vectors that sums of memory are added to in turn.
+inline constexpr int kSumVectors = 8;
+
 template <class Real>
 struct Tiles {
   int lanes;                                                               // reals in a vector
@@ -291,10 +295,13 @@ struct Tiles {
   // Contiguous conversion between the stored type (one that computes in Real) and Real.
   void (*widen)(Type type, const void* from, Real* to, int64_t count);
   void (*narrow)(Type type, const Real* from, void* to, int64_t count);
-  // Copies what is not read again soon: whole cache lines go past the caches, which then need not read them first. Other threads
-  // see them after a full fence.
+  // Copies what is not read again soon: whole cache lines go past the caches, which then need not read them first
+  // (publish_streamed).
   void (*stream)(const void* from, void* to, int64_t bytes);
 };
+
+// After Tiles::stream, before another thread reads what this one wrote.
+inline void publish_streamed() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 // While it lives, its thread may call gather, outer and wide tiles.
 template <class Real>

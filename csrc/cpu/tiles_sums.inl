@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of what lies in memory, for vectors `V`. Included by tiles.inl, whose add_lanes and load_block (tiles_lines.inl) they use.
 
+// The first `count` lanes of a vector, converted from `type`; zeros behind them.
+template <class V>
+typename V::Reg load_some(Type type, const char* from, int64_t count) {
+  typename V::Real some[V::lanes];
+  V::widen(type, from, some, count);
+  return V::load_first(some, count);
+}
+
 // sums[v] += vector v of each of some rows, in several places `between` rows apart: processors read ahead in as many at once.
 constexpr int kPlaces = 4;
 template <class V, int Vectors>
@@ -32,25 +40,24 @@ void add_rows(Type type, const void* from, int64_t pitch, int64_t rows, int64_t 
   constexpr int64_t kReals = 4096;  // that stay in the L1 cache while their vectors take turns
   const auto add = [&](int64_t first, int64_t count, int places, int64_t between) {
     const char* some = static_cast<const char*>(from) + first * pitch * bytes_of(type);
-    int64_t c = add_columns<V, 8>(type, some, 0, columns, pitch, count, places, between, sums);
+    int64_t c = add_columns<V, kSumVectors>(type, some, 0, columns, pitch, count, places, between, sums);
     c = add_columns<V, 4>(type, some, c, columns, pitch, count, places, between, sums);
     c = add_columns<V, 1>(type, some, c, columns, pitch, count, places, between, sums);
     for (int64_t r = 0; c < columns && r < count; ++r)
       for (int p = 0; p < places; ++p) {
-        typename V::Real last[V::lanes];
-        V::widen(type, some + ((r + p * between) * pitch + c) * bytes_of(type), last, columns - c);
-        V::store_first(sums + c, columns - c, V::add(V::load_first(sums + c, columns - c), V::load_first(last, columns - c)));
+        const auto last = load_some<V>(type, some + ((r + p * between) * pitch + c) * bytes_of(type), columns - c);
+        V::store_first(sums + c, columns - c, V::add(V::load_first(sums + c, columns - c), last));
       }
   };
   const int64_t of_place = rows / kPlaces;
-  const int64_t most = columns <= 8 * V::lanes ? of_place : columns < kReals / kPlaces ? kReals / kPlaces / columns : 1;
+  const int64_t most = columns <= kSumVectors * V::lanes ? of_place : columns < kReals / kPlaces ? kReals / kPlaces / columns : 1;
   for (int64_t r = 0; r < of_place; r += most) add(r, most < of_place - r ? most : of_place - r, kPlaces, of_place);
   add(kPlaces * of_place, rows - kPlaces * of_place, 1, 0);
 }
 
 template <class V>
 typename V::Real sum(Type type, const void* from, int64_t count) {
-  constexpr int kVectors = 8;
+  constexpr int kVectors = kSumVectors;
   constexpr int64_t kRow = kVectors * V::lanes;
   typename V::Reg sums[kVectors];
   TORCH_EXT_UNROLL for (int v = 0; v < kVectors; ++v) sums[v] = V::zero();
@@ -59,10 +66,8 @@ typename V::Real sum(Type type, const void* from, int64_t count) {
   int64_t i = kPlaces * of_place * kRow;
   add_vectors<V>(type, from, i, kRow, (count - i) / kRow, 1, 0, sums);
   for (i += (count - i) / kRow * kRow; i < count; i += V::lanes) {
-    typename V::Real last[V::lanes];
     const int64_t left = count - i < V::lanes ? count - i : V::lanes;
-    V::widen(type, static_cast<const char*>(from) + i * bytes_of(type), last, left);
-    sums[0] = V::add(sums[0], V::load_first(last, left));
+    sums[0] = V::add(sums[0], load_some<V>(type, static_cast<const char*>(from) + i * bytes_of(type), left));
   }
   TORCH_EXT_UNROLL for (int n = kVectors / 2; n > 0; n /= 2)
     TORCH_EXT_UNROLL for (int v = 0; v < n; ++v) sums[v] = V::add(sums[v], sums[n + v]);

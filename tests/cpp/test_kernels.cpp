@@ -18,12 +18,11 @@ namespace {
 
 using cpu::Isa;
 
-// Where the sums of all weights take more than 3 MB, `outer` keeps those of some rows alone.
-TEST(Outer, IsExactBeyondTheCache) {
-  const Case large = parse_case("large_weights n1 g2 c186:350 i1x2 k5x5 s2x2 d1x1 pb1x1 pe1x1 op0x0");
+// Of the kernels whose names begin so, in every layout and type that they take.
+void expect_exact_integers(const char* kernels, Operation operation, const Case& c) {
   for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel) {
     const char* name = cpu::kernel_name(kernel);
-    if (std::strncmp(name, "outer", 5) != 0) continue;
+    if (std::strncmp(name, kernels, std::strlen(kernels)) != 0) continue;
     if (!cpu::kernel_supported(kernel, cpu::detected_isa())) {
       std::printf("%s: not on this machine\n", name);
       continue;
@@ -31,32 +30,22 @@ TEST(Outer, IsExactBeyondTheCache) {
     const MakePlan make_plan = [name](const Problem& p, int threads) {
       return cpu::make_plan(p, cpu::detected_isa(), threads, name);
     };
-    EXPECT_GT(compute_integers(make_plan, Operation::backward_weights, {large}, true), 0) << name;
+    EXPECT_GT(compute_integers(make_plan, operation, {c}, true), 0) << name;
   }
+}
+
+// Where the sums of all weights take more than 3 MB, `outer` keeps those of some rows alone.
+TEST(Outer, IsExactBeyondTheCache) {
+  expect_exact_integers("outer", Operation::backward_weights,
+                        parse_case("large_weights n1 g2 c186:350 i1x2 k5x5 s2x2 d1x1 pb1x1 pe1x1 op0x0"));
 }
 
 // What is written past the caches: many weights from few positions, large planes.
 TEST(Streams, AreExact) {
-  struct {
-    const char* kernels;
-    Operation operation;
-    Case c;
-  } const streamed[] = {
-      {"native", Operation::backward_weights, parse_case("many_weights n2 g2 c520:260 i1x1 k4x4 s2x2 d1x1 pb1x1 pe1x1 op0x0")},
-      {"patches", Operation::conv_transpose, parse_case("large_planes n1 g5 c5:5 i58x17 k18x18 s17x57 d1x1 pb1x1 pe1x0 op0x0")}};
-  for (const auto& s : streamed)
-    for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel) {
-      const char* name = cpu::kernel_name(kernel);
-      if (std::strncmp(name, s.kernels, std::strlen(s.kernels)) != 0) continue;
-      if (!cpu::kernel_supported(kernel, cpu::detected_isa())) {
-        std::printf("%s: not on this machine\n", name);
-        continue;
-      }
-      const MakePlan make_plan = [name](const Problem& p, int threads) {
-        return cpu::make_plan(p, cpu::detected_isa(), threads, name);
-      };
-      EXPECT_GT(compute_integers(make_plan, s.operation, {s.c}, true), 0) << name;
-    }
+  expect_exact_integers("native", Operation::backward_weights,
+                        parse_case("many_weights n2 g2 c520:260 i1x1 k4x4 s2x2 d1x1 pb1x1 pe1x1 op0x0"));
+  expect_exact_integers("patches", Operation::conv_transpose,
+                        parse_case("large_planes n1 g5 c5:5 i58x17 k18x18 s17x57 d1x1 pb1x1 pe1x0 op0x0"));
 }
 
 // Winograd's results are sums of more products than the formula's, and yet err no more than those of multiply-adds; along three
