@@ -192,7 +192,7 @@ struct LinesTile {
   int64_t to_pitch;  // in elements
 };
 // Their products: the lanes of sums[t] += those of the sum over l < lines, j < count of x[l*x_pitch + j] *
-// y[l*y_pitch + offsets[t] + j] for the terms t of the tile. `y` is there up to whole vectors, and finite.
+// y[l*y_pitch + offsets[t] + j] for the terms t of the tile.
 inline constexpr int kLineTerms = 9;  // as many offsets as other registers hold
 template <class Real>
 struct LineSums {

@@ -111,14 +111,15 @@ void line_sums(const LineSums<typename V::Real>& t) {
   TORCH_EXT_UNROLL for (int k = 0; k < Terms; ++k) sums[k] = V::zero();
   int64_t offset[Terms];
   TORCH_EXT_UNROLL for (int k = 0; k < Terms; ++k) offset[k] = t.offsets[k];
-  const auto add = [&](typename V::Reg x, const typename V::Real* y) __attribute__((always_inline)) {
-    TORCH_EXT_UNROLL for (int k = 0; k < Terms; ++k) sums[k] = V::fma(x, V::load(y + offset[k]), sums[k]);
+  const auto add = [&](const typename V::Real* from, const typename V::Real* y, auto... mask) __attribute__((always_inline)) {
+    const auto x = load_lanes<V>(from, mask...);
+    TORCH_EXT_UNROLL for (int k = 0; k < Terms; ++k) sums[k] = V::fma(x, load_lanes<V>(y + offset[k], mask...), sums[k]);
   };
   for (int64_t l = 0; l < t.lines; ++l) {
     const auto *x = t.x + l * t.x_pitch, *y = t.y + l * t.y_pitch;
     int64_t left = t.count;
-    for (; left >= V::lanes; left -= V::lanes, x += V::lanes, y += V::lanes) add(V::load(x), y);
-    if (left > 0) add(V::load_first(x, left), y);
+    for (; left >= V::lanes; left -= V::lanes, x += V::lanes, y += V::lanes) add(x, y);
+    if (left > 0) add(x, y, V::first(left));
   }
   TORCH_EXT_UNROLL for (int k = 0; k < Terms; ++k)
     V::store(t.sums + k * V::lanes, V::add(V::load(t.sums + k * V::lanes), sums[k]));
