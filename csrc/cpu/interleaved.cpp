@@ -15,8 +15,9 @@
 namespace torch_ext::cpu {
 namespace {
 
-// To aim for, so that any number of threads up to that has work; those of backward_data share lines of y, which fewer read less.
-constexpr int64_t kItems = 64, kItemsOfData = 16;
+// To aim for, so that any number of threads up to that has work; of backward_data, whose items share lines of y, for each of some
+// threads.
+constexpr int64_t kItems = 64, kItemsOfData = 8;
 constexpr int64_t kManyPhases = 8;    // lines of y of a cell, from which on each is an item of backward_weights
 constexpr int64_t kLines = 4;         // of y, in a block of conv_transpose and backward_weights
 constexpr int64_t kRun = 1024;        // reals of a run of a cell: those of the weights of some taps stay in L1
@@ -24,7 +25,8 @@ constexpr int64_t kSums = 512;        // of a position, of backward_data
 constexpr int64_t kTermsAtOnce = 16;  // of backward_data, from a few lines of y: fewer load and store sums more often
 // Of what is converted, or read again by other lines of a block: a quarter of the L2 cache.
 constexpr int64_t kBoxBytes = 256 << 10;
-constexpr int64_t kMinPiece = 8192;  // reals of a piece of a line of y: memory is read best in long runs
+constexpr int64_t kSumsBytes = 1 << 20;  // of backward_data: two lines of them at a time are in use
+constexpr int64_t kMinPiece = 8192;      // reals of a piece of a line of y: memory is read best in long runs
 
 }  // namespace
 
@@ -51,7 +53,7 @@ Interleaved<Real>::Interleaved(const Problem& problem, Isa isa, int threads)
   at_once_ = std::clamp<int64_t>(
       std::min(kTermsAtOnce / parts_of(line_.w, taps_), kBoxBytes / ((line_.y * channels_ + w_line()) * real)), 1, g.axis[1].w);
 
-  choose_blocks();
+  choose_blocks(threads);
   ones_.assign(size_t(channels_), Real(1)), zeros_.assign(size_t(channels_), Real(0));
 
   weights_part_ = layout_.shared(parts_ * w_lines() * w_line() * real);
@@ -73,14 +75,14 @@ Interleaved<Real>::Interleaved(const Problem& problem, Isa isa, int threads)
 
 // Blocks of lines as long as they can be.
 template <class Real>
-void Interleaved<Real>::choose_blocks() {
+void Interleaved<Real>::choose_blocks(int threads) {
   const int64_t real = sizeof(Real);
   const bool data = p_.operation == Operation::backward_data, sums = p_.operation == Operation::backward_weights;
   all_cells_ = data ? Range{0, line_.x} : cells_of_line(line_);
   lines_ = axis_[1].cells, cells_ = all_cells_.size();
   const int64_t phases = axis_[0].out_step * axis_[1].out_step;
   if (sums && phases >= kManyPhases) phase_count_ = phases;
-  const int64_t items = data ? kItemsOfData : sums ? parts_of(kItems / 2, phase_count_) : kItems;
+  const int64_t items = data ? (threads > 1 ? kItemsOfData * threads : 1) : sums ? parts_of(kItems / 2, phase_count_) : kItems;
   const int64_t least = data ? 1 : parts_of(kLines, axis_[1].out_step);
   const auto boxed = [&] {
     int64_t x = pitch_;
@@ -89,7 +91,7 @@ void Interleaved<Real>::choose_blocks() {
     return real * std::max(x_in_place_ ? 0 : x, y_in_place_ ? 0 : cells_ * cell());
   };
   const auto many_lines = [&] {
-    return blocks() < items || (data ? lines_ * cells_ * taps_ * channels_ * real : boxed()) > kBoxBytes;
+    return blocks() < items || (data ? lines_ * cells_ * taps_ * channels_ * real : boxed()) > (data ? kSumsBytes : kBoxBytes);
   };
   const auto long_lines = [&] {
     return blocks() < items || (data ? (cells_ * cell() + w_line()) * at_once_ * real : boxed()) > kBoxBytes;
@@ -315,6 +317,9 @@ void Interleaved<Real>::sum_block(const Buffers& buffers, const Block& block, in
                                   std::byte* scratch) const {
   const Rows x = load_x(buffers, block.sample, reached(block.cells), layout_.template at<Real>(scratch, x_part_));
   const Range cells{block.cells.begin[2], block.cells.end[2]}, line = line_of(cells);
+  // Long lines are asked for while the ones before them are summed.
+  const int64_t next_line = p_.y.axis[1] * axis_[1].out_step;
+  const bool asks = y_in_place_ && phase_count_ > 1;
   thread_local std::vector<Pair<Real>> pairs;
   each_line(block.cells, [&](int64_t o0, int64_t o1) {
     if (phase_count_ > 1 && o0 % axis_[0].out_step * axis_[1].out_step + o1 % axis_[1].out_step != phase) return;
@@ -322,8 +327,9 @@ void Interleaved<Real>::sum_block(const Buffers& buffers, const Block& block, in
     if (pairs.empty() || line.begin >= line.end) return;
     const Real* y = load_y(buffers, block.sample, o0, o1, line, layout_.template at<Real>(scratch, y_part_));
     each_run(pairs, cells, [&](int64_t o, int64_t count, int64_t positions, const auto& in, const auto& w) {
+      const Ahead<Real> next{y + o * channels_ + next_line, cell()};
       tiles_->depthwise_sums({y + o * channels_, cell(), in.data(), pitch_, w.data(), int64_t(in.size()), count,
-                              positions * channels_, nullptr, 0, period_});
+                              positions * channels_, &next, asks, period_});
     });
   });
 }

@@ -32,7 +32,7 @@ class Interleaved final : public Plan {
     int64_t sample;
     Region cells;
   };
-  void choose_blocks();
+  void choose_blocks(int threads);
   Block block(int64_t index) const;
   int64_t blocks() const;
   Region reached(const Region& cells) const;

@@ -25,8 +25,9 @@ void Interleaved<Real>::run_backward_data(const Buffers& buffers, const Block& b
   for (const Tap& t0 : axis_[0].phases[0]) {
     const int64_t o0 = i0 * axis_[0].in_step + t0.delta;
     if (o0 < 0 || o0 >= axis_[0].in_extent || line.begin >= line.end) continue;
-    for (int64_t first = reached.begin; first < reached.end; first += at_once_) {
-      const int64_t last = std::min(first + at_once_, reached.end);
+    // In the same groups for any blocks, and so to the same bits.
+    for (int64_t first = reached.begin, last; first < reached.end; first = last) {
+      last = std::min(first - first % at_once_ + at_once_, reached.end);
       Real* box = layout_.template at<Real>(scratch, y_part_);
       y.clear();
       for (int64_t o1 = first; o1 < last; ++o1, box += line.size() * channels_)
