@@ -26,11 +26,14 @@ constexpr int64_t kMinColumns = 64;               // these, of output channels a
 constexpr int64_t kMinColumnsOfPlanes = 8;        // or these where x and y lie as planes, which need no other order
 constexpr int64_t kMinGroups = 8;                 // fewer do not occupy the threads
 constexpr int64_t kMinParts = 8, kMaxParts = 16;  // that the positions are summed in, where groups are few
+constexpr int64_t kMinLine = 512;                 // of positions, from which on lines are cut for them
 constexpr double kPartFlops = 32e6;               // of a layer that is worth parts
 
-template <class Real>
+// Of what is computed in or, where the processor multiplies pairs of bf16, of bf16 as they lie: pairs are neighbouring positions.
+template <class Element>
 class Dots final : public Plan {
  public:
+  using Real = decltype(widen(Element()));
   Dots(const Problem& problem, Isa isa, int threads);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
@@ -44,6 +47,13 @@ class Dots final : public Plan {
   void sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch, Real* sums) const;
   bool store(const Buffers& buffers, int64_t channel, const Real* sums) const;
 
+  auto dot(int64_t rows, int64_t count) const {
+    if constexpr (sizeof(Element) == 2) {
+      return tiles_->dot_halves[rows][count];
+    } else {
+      return tiles_->dot[rows][count];
+    }
+  }
   int64_t taps() const { return p_.geometry.w_positions(); }
   double flops() const { return 2.0 * double(p_.geometry.x_size()) * double(p_.geometry.y_channels * taps()); }
   int64_t positions() const { return cells_[0] * cells_[1] * cells_[2]; }  // of a block, in a sample
@@ -59,7 +69,7 @@ class Dots final : public Plan {
   int64_t groups_, batches_;              // groups that a thread takes at a time, and how many times
   int64_t block_samples_, cells_[kAxes];  // of a block
   int64_t parts_;                         // of the blocks
-  Planes<Real> y_planes_;
+  Planes<Element> y_planes_;
   std::vector<int64_t> offsets_;         // of output channels and taps into the planes of y of a group
   int64_t row_pitch_;                    // of the rows that these are unfolded to
   std::vector<int64_t> row_offsets_;     // of those
@@ -69,10 +79,19 @@ class Dots final : public Plan {
   Layout::Part sums_part_, x_part_, y_part_, rows_part_;
 };
 
-template <class Real>
-Dots<Real>::Dots(const Problem& problem, Isa isa, int threads)
+template <class Element>
+const auto& tiles_of(Isa isa) {
+  if constexpr (sizeof(Element) == 2) {
+    return pair_tiles();
+  } else {
+    return tiles<Element>(isa);
+  }
+}
+
+template <class Element>
+Dots<Element>::Dots(const Problem& problem, Isa isa, int threads)
     : p_(problem),
-      tiles_(&tiles<Real>(isa)),
+      tiles_(&tiles_of<Element>(isa)),
       axis_{{p_.geometry.axis[0], Operation::backward_data},
             {p_.geometry.axis[1], Operation::backward_data},
             {p_.geometry.axis[2], Operation::backward_data}},
@@ -81,12 +100,12 @@ Dots<Real>::Dots(const Problem& problem, Isa isa, int threads)
   const bool interleaved = p_.x.channel == 1 || p_.y.channel == 1;  // channels that lie side by side are read together
   groups_ = std::min(g.groups, interleaved ? std::max<int64_t>(1, tiles_->lanes / std::max(g.x_channels, g.y_channels)) : 1);
   batches_ = parts_of(g.groups, groups_);
-  in_place_x_ = bytes_of(p_.type) == int64_t(sizeof(Real)) && (p_.x.axis[2] == 1 || g.axis[2].x == 1);
+  in_place_x_ = bytes_of(p_.type) == int64_t(sizeof(Element)) && (p_.x.axis[2] == 1 || g.axis[2].x == 1);
   unfolds_ = unfolding_pays();
   choose_blocks();
   parts_ = batches_ >= kMinGroups ? 1 : std::min(kMaxParts, block_count());
   while (parts_ > kMinParts && !shared_evenly(parts_ * batches_, flops())) --parts_;
-  y_planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, p_.y, cells_);
+  y_planes_ = Planes<Element>(*tiles_, p_.type, axis_, plane_axis_, p_.y, cells_);
   for (int64_t channel = 0; channel < g.y_channels; ++channel)
     for (const PlaneTap& t0 : plane_axis_[0].phases[0])
       for (const PlaneTap& t1 : plane_axis_[1].phases[0])
@@ -94,26 +113,26 @@ Dots<Real>::Dots(const Problem& problem, Isa isa, int threads)
           offsets_.push_back(channel * y_planes_.size() + y_planes_.offset(t0, t1, t2));
           weight_offsets_.push_back(channel * p_.w.channel + t0.k * p_.w.axis[0] + t1.k * p_.w.axis[1] + t2.k * p_.w.axis[2]);
         }
-  const int64_t real = sizeof(Real), y_planes = groups_ * g.y_channels * y_planes_.size();
-  row_pitch_ = row_pitch(positions(), real);
+  const int64_t size = sizeof(Element), y_planes = groups_ * g.y_channels * y_planes_.size();
+  row_pitch_ = row_pitch(positions(), size);
   for (int64_t t = 0; unfolds_ && t < columns(); ++t) row_offsets_.push_back(t * row_pitch_);
-  sums_part_ = layout_.shared(parts_ * g.groups * group_sums() * real);
-  x_part_ = layout_.per_thread(in_place_x_ ? 0 : groups_ * g.x_channels * block_samples_ * positions() * real);
+  sums_part_ = layout_.shared(parts_ * g.groups * group_sums() * int64_t(sizeof(Real)));
+  x_part_ = layout_.per_thread(in_place_x_ ? 0 : groups_ * g.x_channels * block_samples_ * positions() * size);
   // Lines are joined in whole vectors.
-  y_part_ = layout_.per_thread((unfolds_ ? y_planes + tiles_->lanes : block_samples_ * y_planes) * real);
-  rows_part_ = layout_.per_thread(unfolds_ ? (block_samples_ * columns() * row_pitch_ + tiles_->lanes) * real : 0);
+  y_part_ = layout_.per_thread((unfolds_ ? y_planes + tiles_->lanes : block_samples_ * y_planes) * size);
+  rows_part_ = layout_.per_thread(unfolds_ ? (block_samples_ * columns() * row_pitch_ + tiles_->lanes) * size : 0);
   layout_.finish(threads);
   exact_ = make_exact_plan(p_, isa, threads);
 }
 
-template <class Real>
-void Dots<Real>::choose_blocks() {
+template <class Element>
+void Dots<Element>::choose_blocks() {
   const Geometry& g = p_.geometry;
   int64_t y_per_cell = g.y_channels;
   for (const PlaneAxis& axis : plane_axis_) y_per_cell *= int64_t(axis.residues.size());
-  int64_t room = std::max<int64_t>(1, kBoxBytes / (groups_ * y_per_cell * int64_t(sizeof(Real))));
-  if (unfolds_) room = std::clamp<int64_t>(kRowsBytes / (g.y_channels * taps() * int64_t(sizeof(Real))), 1, room);
-  if (!in_place_x_) room = std::clamp<int64_t>(kXBoxBytes / (groups_ * g.x_channels * int64_t(sizeof(Real))), 1, room);
+  int64_t room = std::max<int64_t>(1, kBoxBytes / (groups_ * y_per_cell * int64_t(sizeof(Element))));
+  if (unfolds_) room = std::clamp<int64_t>(kRowsBytes / (g.y_channels * taps() * int64_t(sizeof(Element))), 1, room);
+  if (!in_place_x_) room = std::clamp<int64_t>(kXBoxBytes / (groups_ * g.x_channels * int64_t(sizeof(Element))), 1, room);
   // Blocks enough for the parts.
   block_samples_ = 1;
   const int64_t least = batches_ < kMinGroups && flops() > kPartFlops ? kMinParts : 1;
@@ -124,8 +143,11 @@ void Dots<Real>::choose_blocks() {
     int64_t lines = room / cells_[2];
     cut_planes(lines);
     // Few large blocks of a long sum are made smaller until threads share them.
-    if (batches_ < kMinGroups && block_count() < kMaxParts)
-      while (!shared_evenly(block_count() * batches_, flops()) && lines > 1) cut_planes(--lines);
+    const auto shared = [&] {
+      return batches_ >= kMinGroups || block_count() >= kMaxParts || shared_evenly(block_count() * batches_, flops());
+    };
+    while (!shared() && lines > 1) cut_planes(--lines);
+    for (int64_t pieces = 2; !shared() && cells_[2] > kMinLine; ++pieces) cells_[2] = parts_of(axis_[2].cells, pieces);
   }
   if (unfolds_) room = std::min(room, kMostPositions);
   block_samples_ = std::clamp<int64_t>(room / positions(), 1, std::max<int64_t>(g.batch / least, 1));
@@ -136,8 +158,8 @@ void Dots<Real>::choose_blocks() {
 // Where positions follow each other in x from line to line, the lines of a block can be joined to one: in x as they lie, in y as
 // rows of copies, one for each channel and tap. A copy takes as long as two multiply-adds, and each channel of x saves the empty
 // lanes at the end of a line, or the time between lines of one vector. (64 and 1 channel, k4 s2, 14x14: 0.8 of the time.)
-template <class Real>
-bool Dots<Real>::unfolding_pays() const {
+template <class Element>
+bool Dots<Element>::unfolding_pays() const {
   constexpr int64_t kMostColumns = 128, kCopy = 2;
   const Geometry& g = p_.geometry;
   const int64_t line = g.axis[2].x, lanes = tiles_->lanes;
@@ -148,8 +170,8 @@ bool Dots<Real>::unfolding_pays() const {
 
 // Cuts the two outer axes into even pieces with room for about so many lines of cells, such that the blocks read each line of y
 // as few times as can be.
-template <class Real>
-void Dots<Real>::cut_planes(int64_t room) {
+template <class Element>
+void Dots<Element>::cut_planes(int64_t room) {
   double least = 0;
   for (int64_t height = 1; height == 1 || height <= std::min(axis_[0].cells, room); ++height) {
     const int64_t piece[] = {even_part(axis_[0].cells, height), even_part(axis_[1].cells, std::max<int64_t>(1, room / height))};
@@ -158,20 +180,20 @@ void Dots<Real>::cut_planes(int64_t room) {
   }
 }
 
-template <class Real>
-int64_t Dots<Real>::block_count() const {
+template <class Element>
+int64_t Dots<Element>::block_count() const {
   return parts_of(p_.geometry.batch, block_samples_) * piece_count([&](int a) { return axis_[a].cells; }, cells_);
 }
 
-template <class Real>
-std::string Dots<Real>::describe() const {
+template <class Element>
+std::string Dots<Element>::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
   return "block " + text(block_samples_) + "x" + text(cells_[0]) + "x" + text(cells_[1]) + "x" + text(cells_[2]) + " of " +
          text(groups_) + " groups, " + text(parts_) + " parts" + (in_place_x_ ? "" : ", x boxed");
 }
 
-template <class Real>
-void Dots<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
+template <class Element>
+void Dots<Element>::run(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const int64_t all = p_.geometry.groups, blocks = block_count();
   Real* sums = layout_.at<Real>(workspace, sums_part_);
@@ -194,9 +216,9 @@ void Dots<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
 }
 
 // Adds one block of positions to sums[group][ic][oc, tap].
-template <class Real>
-void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch,
-                           Real* sums) const {
+template <class Element>
+void Dots<Element>::sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch,
+                              Real* sums) const {
   const Geometry& g = p_.geometry;
   Range cell[kAxes];
   take_piece(
@@ -205,21 +227,21 @@ void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group,
   const int64_t of_sample = cell[0].size() * cell[1].size() * cell[2].size();
   const int64_t x_pitch = in_place_x_ ? p_.x.channel : (last_sample - first_sample) * of_sample;
   const int64_t y_sample = groups * g.y_channels * y_planes_.size();
-  Real* x_box = layout_.at<Real>(scratch, x_part_);
-  Real* y_box = layout_.at<Real>(scratch, y_part_);
-  thread_local std::vector<OuterRun<Real>> runs;  // of group 0
+  Element* x_box = layout_.at<Element>(scratch, x_part_);
+  Element* y_box = layout_.at<Element>(scratch, y_part_);
+  thread_local std::vector<OuterRun<Element>> runs;  // of group 0
   runs.clear();
   for (int64_t n = first_sample; n < last_sample; ++n) {
-    Real* y = unfolds_ ? y_box : y_box + (n - first_sample) * y_sample;
+    Element* y = unfolds_ ? y_box : y_box + (n - first_sample) * y_sample;
     y_planes_.load(element(buffers.y, p_.type, n * p_.y.outer + group * g.y_channels * p_.y.channel), cell, groups * g.y_channels,
                    y);
     if (unfolds_) {
-      Real* rows = layout_.at<Real>(scratch, rows_part_) + (n - first_sample) * columns() * row_pitch_;
+      Element* rows = layout_.at<Element>(scratch, rows_part_) + (n - first_sample) * columns() * row_pitch_;
       y_planes_.unfold(y, cell, offsets_, rows, row_pitch_);
       const int64_t corner = cell[0].begin * p_.x.axis[0] + cell[1].begin * p_.x.axis[1] + cell[2].begin * p_.x.axis[2];
-      runs.push_back(
-          {static_cast<const Real*>(element(buffers.x, p_.type, n * p_.x.outer + group * g.x_channels * p_.x.channel + corner)),
-           rows, of_sample});
+      runs.push_back({static_cast<const Element*>(
+                          element(buffers.x, p_.type, n * p_.x.outer + group * g.x_channels * p_.x.channel + corner)),
+                      rows, of_sample});
       continue;
     }
     for (int64_t i0 = 0; i0 < cell[0].size(); ++i0)
@@ -227,11 +249,11 @@ void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group,
         const void* x = element(buffers.x, p_.type,
                                 n * p_.x.outer + group * g.x_channels * p_.x.channel + (cell[0].begin + i0) * p_.x.axis[0] +
                                     (cell[1].begin + i1) * p_.x.axis[1] + cell[2].begin * p_.x.axis[2]);
-        Real* line = x_box + int64_t(runs.size()) * cell[2].size();
+        Element* line = x_box + int64_t(runs.size()) * cell[2].size();
         if (!in_place_x_)
           load_planes(*tiles_, p_.type, x, p_.x.axis[2], cell[2].size(), p_.x.channel, groups * g.x_channels, line, x_pitch);
-        runs.push_back({in_place_x_ ? static_cast<const Real*>(x) : line, y + i0 * y_planes_.pitch(0) + i1 * y_planes_.pitch(1),
-                        cell[2].size()});
+        runs.push_back({in_place_x_ ? static_cast<const Element*>(x) : line,
+                        y + i0 * y_planes_.pitch(0) + i1 * y_planes_.pitch(1), cell[2].size()});
       }
   }
   const int64_t* offsets = (unfolds_ ? row_offsets_ : offsets_).data();
@@ -241,19 +263,19 @@ void Dots<Real>::sum_block(const Buffers& buffers, int64_t index, int64_t group,
       rows = std::min<int64_t>(kDotRows, g.x_channels - ic);
       int64_t asked = ic + rows;  // the channel that is asked for
       for (int64_t t = 0, count; t < columns(); t += count, ++asked) {
-        count = std::min<int64_t>(tiles_->max_dot_taps[rows], columns() - t);
+        count = even_part(columns() - t, tiles_->max_dot_taps[rows]);
         const bool asks = in_place_x_ && asked < std::min(ic + 2 * rows, g.x_channels);
-        tiles_->dot[rows][count]({runs.data(), int64_t(runs.size()), ic * x_pitch, x_pitch, offsets + t,
-                                  of_group + ic * columns() + t, columns(), asks ? (asked - ic) * x_pitch : 0});
+        dot(rows, count)({runs.data(), int64_t(runs.size()), ic * x_pitch, x_pitch, offsets + t, of_group + ic * columns() + t,
+                          columns(), asks ? (asked - ic) * x_pitch : 0});
       }
     }
-    for (OuterRun<Real>& run : runs) run.a += g.x_channels * x_pitch, run.b += g.y_channels * y_planes_.size();
+    for (OuterRun<Element>& run : runs) run.a += g.x_channels * x_pitch, run.b += g.y_channels * y_planes_.size();
   }
 }
 
 // The weights of one channel of x, of all groups. Returns whether all are finite.
-template <class Real>
-bool Dots<Real>::store(const Buffers& buffers, int64_t channel, const Real* sums) const {
+template <class Element>
+bool Dots<Element>::store(const Buffers& buffers, int64_t channel, const Real* sums) const {
   const Geometry& g = p_.geometry;
   const auto weight = [&](int64_t offset) { return element(buffers.w, p_.type, channel * p_.w.outer + offset); };
   // Taps that reach nothing are zero.
@@ -291,12 +313,19 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const int64_t least = planes ? kMinColumnsOfPlanes : kMinColumns;
   const bool many_columns = g.y_channels <= kMaxChannels && g.y_channels * g.w_positions() >= least && long_lines(g);
   if (!few_pairs && !many_columns && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
+  if (isa == Isa::avx512_bf16) {
+    if (p.type != Type::bf16 || !(request.by_name || pairs_are_fast())) return nullptr;
+    return std::make_shared<Dots<bf16>>(p, isa, request.threads);
+  }
   if (p.type == Type::f64) return std::make_shared<Dots<double>>(p, isa, request.threads);
   return std::make_shared<Dots<float>>(p, isa, request.threads);
 }
 
 }  // namespace
 
+std::shared_ptr<Plan> make_dots_avx512_bf16(const Problem& p, const Request& request) {
+  return make(p, Isa::avx512_bf16, request);
+}
 std::shared_ptr<Plan> make_dots_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }
 std::shared_ptr<Plan> make_dots_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
 std::shared_ptr<Plan> make_dots_portable(const Problem& p, const Request& request) { return make(p, Isa::portable, request); }

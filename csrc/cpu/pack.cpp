@@ -232,6 +232,33 @@ void load_residues(const Tiles<Real>& tiles, Type type, const void* from, int64_
   }
 }
 
+void load_planes(const Tiles<float>& tiles, Type, const void* from, int64_t position_stride, int64_t count,
+                 int64_t channel_stride, int64_t channels, bf16* planes, int64_t pitch) {
+  const auto* source = static_cast<const bf16*>(from);
+  if (position_stride != 1 && channel_stride == 1 && channels > 1) {
+    tiles.transpose_halves(&source->bits, position_stride, &planes->bits, pitch, channels, count);
+    return;
+  }
+  for (int64_t c = 0; c < channels; ++c, source += channel_stride, planes += pitch) {
+    if (position_stride == 1) {
+      std::copy_n(source, count, planes);
+    } else {
+      for (int64_t p = 0; p < count; ++p) planes[p] = source[p * position_stride];
+    }
+  }
+}
+
+void load_residues(const Tiles<float>& tiles, Type type, const void* from, int64_t step, bf16* to, int64_t pitch, int64_t count) {
+  alignas(64) float stage[kMaxResidues], residues[kMaxResidues];
+  const int64_t some = kMaxResidues / step;
+  for (int64_t j = 0; j < count; j += some) {
+    const int64_t cells = std::min(some, count - j);
+    tiles.widen(type, element(from, type, j * step), stage, cells * step);
+    tiles.unweave(stage, step, residues, cells, cells);
+    for (int64_t r = 0; r < step; ++r) tiles.narrow(type, residues + r * cells, to + r * pitch + j, cells);
+  }
+}
+
 template <class Real>
 void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64_t pitch, void* to, int64_t position_stride,
                   int64_t count, int64_t channel_stride, int64_t channels) {

@@ -66,6 +66,11 @@ inline constexpr int64_t kMaxResidues = 512;
 template <class Real>
 void load_residues(const Tiles<Real>& tiles, Type type, const void* from, int64_t step, Real* to, int64_t pitch, int64_t count);
 
+// The same for planes and lines of bf16, which are moved as they are.
+void load_planes(const Tiles<float>& tiles, Type type, const void* from, int64_t position_stride, int64_t count,
+                 int64_t channel_stride, int64_t channels, bf16* planes, int64_t pitch);
+void load_residues(const Tiles<float>& tiles, Type type, const void* from, int64_t step, bf16* to, int64_t pitch, int64_t count);
+
 // What load_planes does for bf16, in planes of pairs of channels; the last pair of an odd number has a zero. `tiles` has pairs.
 void load_pairs(const Tiles<float>& tiles, const uint16_t* from, int64_t position_stride, int64_t count, int64_t channel_stride,
                 int64_t channels, float* planes, int64_t pitch);

@@ -16,6 +16,27 @@ bool dots_of_halves_suit(const Problem& p) {
          g.x_channels <= kMostChannelsOfHalves && g.axis[kAxes - 1].x >= kLeastLineOfHalves;
 }
 
+// Of pairs of bf16, which need no conversion either. (64 to 2 channels, 256x256, k2 s2: 0.4 of the time; 512 to 1, 1-D k16 s8:
+// 0.4; 64 to 4, 3x3: 0.3 to 0.7; of many terms tiles of outer products are better filled: 256 to 4, 64x64, k5 s2: 1.2.)
+bool dots_of_pairs_suit(const Problem& p) {
+  constexpr int64_t kMostChannels = 8, kMostTerms = 48, kManyPositions = 512;
+  constexpr int64_t kMostTermsOfLargePlane = 128, kLargePlane = 1024, kFewInputs = 64;
+  const Geometry& g = p.geometry;
+  const int64_t terms = g.y_channels * g.w_positions(), positions = g.x_positions();
+  if (g.y_channels > kMostChannels || g.batch * positions < kManyPositions) return false;
+  return terms <= kMostTerms || (terms <= kMostTermsOfLargePlane && positions >= kLargePlane && g.x_channels <= kFewInputs);
+}
+
+template <class Real>
+void join(const Tiles<Real>& tiles, const Real* from, int64_t pitch, int64_t lines, int64_t length, Real* to) {
+  tiles.join_lines(from, pitch, lines, length, to);
+}
+void join(const Tiles<float>&, const bf16* from, int64_t pitch, int64_t lines, int64_t length, bf16* to) {
+  constexpr int64_t kPiece = 16;  // a copy of known size is a few moves
+  for (int64_t l = 0; l < lines; ++l, from += pitch, to += length)
+    for (int64_t i = 0; i < length; i += kPiece) std::copy_n(from + i, kPiece, to + i);
+}
+
 }  // namespace
 
 // By measurement against the products of unfold.cpp, whose operands and results are transposed on the way. That takes as long as
@@ -27,8 +48,10 @@ bool positions_suit(const Problem& p, Isa isa) {
   constexpr double kPartFlops = 32e6;
   const Geometry& g = p.geometry;
   if (p.operation == Operation::conv_transpose || g.groups > 1 || !positions_follow(p)) return false;
-  if (bytes_of(p.type) < 4 && !dots_of_halves_suit(p)) return false;
   if (isa >= Isa::amx && matrices_take(p)) return false;
+  if (p.operation == Operation::backward_weights && multiplies_pairs(p.type, isa) && pairs_are_fast())
+    return dots_of_pairs_suit(p);
+  if (bytes_of(p.type) < 4 && !dots_of_halves_suit(p)) return false;
   if (g.y_channels > kMostChannels || g.x_channels < kLeastChannels || g.x_positions() < kSmallPlane) return false;
   const int64_t terms = g.y_channels * g.w_positions(), positions = g.x_positions();
   if (terms * (round_up(positions, lanes_of(p.type, isa)) - positions) > kTermsOfResult * positions) return false;
@@ -38,9 +61,9 @@ bool positions_suit(const Problem& p, Isa isa) {
   return terms <= kMostSums && (flops <= kPartFlops || g.batch * positions >= kManyPositions);
 }
 
-template <class Real>
-Planes<Real>::Planes(const Tiles<Real>& tiles, Type type, const GatherAxis* axis, const PlaneAxis* plane_axis, const Strides& in,
-                     const int64_t* cells)
+template <class Element>
+Planes<Element>::Planes(const Tiles<Real>& tiles, Type type, const GatherAxis* axis, const PlaneAxis* plane_axis,
+                        const Strides& in, const int64_t* cells)
     : tiles_(&tiles), type_(type), axis_(axis), plane_axis_(plane_axis), in_(in), size_(1) {
   for (int a = 0; a < kAxes; ++a) {
     extent_[a] = cells[a] + plane_axis[a].q_max - plane_axis[a].q_min;
@@ -48,8 +71,8 @@ Planes<Real>::Planes(const Tiles<Real>& tiles, Type type, const GatherAxis* axis
   }
 }
 
-template <class Real>
-int64_t Planes<Real>::offset(const PlaneTap& t0, const PlaneTap& t1, const PlaneTap& t2) const {
+template <class Element>
+int64_t Planes<Element>::offset(const PlaneTap& t0, const PlaneTap& t1, const PlaneTap& t2) const {
   const PlaneTap* taps[kAxes] = {&t0, &t1, &t2};
   int64_t slot = 0, position = 0;
   for (int a = 0; a < kAxes; ++a) {
@@ -59,12 +82,12 @@ int64_t Planes<Real>::offset(const PlaneTap& t0, const PlaneTap& t1, const Plane
   return slot * slot_size() + position;
 }
 
-template <class Real>
-void Planes<Real>::load(const void* in, const Range* cell, int64_t channels, Real* planes) const {
+template <class Element>
+void Planes<Element>::load(const void* in, const Range* cell, int64_t channels, Element* planes) const {
   std::vector<Range> there;  // by slot of the innermost axis, once for all lines
   const Range whole = inside_line(cell[2].begin, there);
   const int64_t origin = (cell[2].begin + plane_axis_[2].q_min) * axis_[2].in_step;
-  Real* line = planes;
+  Element* line = planes;
   for (int64_t residue0 : plane_axis_[0].residues)
     for (int64_t residue1 : plane_axis_[1].residues) {
       for (int64_t q0 = 0; q0 < extent_[0]; ++q0)
@@ -76,7 +99,7 @@ void Planes<Real>::load(const void* in, const Range* cell, int64_t channels, Rea
                       line);
           } else {
             for (int64_t slot = 0; slot < int64_t(there.size()); ++slot)
-              for (int64_t c = 0; c < channels; ++c) std::fill_n(line + slot * slot_size() + c * size_, extent_[2], Real(0));
+              for (int64_t c = 0; c < channels; ++c) std::fill_n(line + slot * slot_size() + c * size_, extent_[2], Element{});
           }
         }
       line += (int64_t(plane_axis_[2].residues.size()) - 1) * slot_size();
@@ -85,8 +108,8 @@ void Planes<Real>::load(const void* in, const Range* cell, int64_t channels, Rea
 
 // Which cells of a line that begins with the cell `begin` read the input, by slot of the innermost axis; returns those that read
 // it with all residues, where these are brought all at once.
-template <class Real>
-Range Planes<Real>::inside_line(int64_t begin, std::vector<Range>& there) const {
+template <class Element>
+Range Planes<Element>::inside_line(int64_t begin, std::vector<Range>& there) const {
   const auto& residues = plane_axis_[2].residues;
   const int64_t step = axis_[2].in_step, origin = (begin + plane_axis_[2].q_min) * step, extent = extent_[2];
   for (const int64_t residue : residues) {
@@ -99,15 +122,16 @@ Range Planes<Real>::inside_line(int64_t begin, std::vector<Range>& there) const 
 }
 
 // A line of all residues of the innermost axis; `in` is where the first cell's input of residue 0 lies.
-template <class Real>
-void Planes<Real>::load_line(const void* in, Range whole, const std::vector<Range>& there, int64_t channels, Real* line) const {
+template <class Element>
+void Planes<Element>::load_line(const void* in, Range whole, const std::vector<Range>& there, int64_t channels,
+                                Element* line) const {
   const int64_t step = axis_[2].in_step;
   for (size_t slot = 0; slot < there.size(); ++slot) {
     const Range inside = there[slot];
-    Real* to = line + int64_t(slot) * slot_size();
+    Element* to = line + int64_t(slot) * slot_size();
     for (int64_t c = 0; c < channels; ++c) {
-      std::fill(to + c * size_, to + c * size_ + inside.begin, Real(0));
-      std::fill(to + c * size_ + inside.end, to + c * size_ + extent_[2], Real(0));
+      std::fill(to + c * size_, to + c * size_ + inside.begin, Element{});
+      std::fill(to + c * size_ + inside.end, to + c * size_ + extent_[2], Element{});
     }
     const auto load = [&](Range part) {
       if (part.size() <= 0) return;
@@ -122,19 +146,19 @@ void Planes<Real>::load_line(const void* in, Range whole, const std::vector<Rang
                   slot_size(), whole.size());
 }
 
-template <class Real>
-void Planes<Real>::unfold(const Real* planes, const Range* cell, const std::vector<int64_t>& offsets, Real* rows,
-                          int64_t pitch) const {
+template <class Element>
+void Planes<Element>::unfold(const Element* planes, const Range* cell, const std::vector<int64_t>& offsets, Element* rows,
+                             int64_t pitch) const {
   const int64_t height = cell[1].size(), width = cell[2].size();
   for (const int64_t offset : offsets) {
     for (int64_t j0 = 0; j0 < cell[0].size(); ++j0)
-      tiles_->join_lines(planes + offset + j0 * this->pitch(0), this->pitch(1), height, width, rows + j0 * height * width);
+      join(*tiles_, planes + offset + j0 * this->pitch(0), this->pitch(1), height, width, rows + j0 * height * width);
     rows += pitch;
   }
 }
 
-template <class Real>
-void Planes<Real>::reach(const Range* cell, Range* axis) const {
+template <class Element>
+void Planes<Element>::reach(const Range* cell, Range* axis) const {
   for (int a = 0; a < kAxes; ++a) {
     const int64_t first = cell[a].begin + plane_axis_[a].q_min, step = axis_[a].in_step;
     axis[a] = {std::max<int64_t>(first * step, 0), std::min((first + extent_[a]) * step, axis_[a].in_extent)};
@@ -143,5 +167,6 @@ void Planes<Real>::reach(const Range* cell, Range* axis) const {
 
 template class Planes<float>;
 template class Planes<double>;
+template class Planes<bf16>;
 
 }  // namespace torch_ext::cpu

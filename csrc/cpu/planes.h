@@ -56,10 +56,11 @@ inline bool positions_follow(const Problem& p) {
 // x, as these lie: `wide` and `dots`.
 bool positions_suit(const Problem& problem, Isa isa);
 
-// The planes of a block of cells[0] x cells[1] x cells[2] cells.
-template <class Real>
+// The planes of a block of cells[0] x cells[1] x cells[2] cells, of what is computed in or of bf16 as they are.
+template <class Element>
 class Planes {
  public:
+  using Real = decltype(widen(Element()));
   Planes() = default;
   Planes(const Tiles<Real>& tiles, Type type, const GatherAxis* axis, const PlaneAxis* plane_axis, const Strides& in,
          const int64_t* cells);
@@ -72,16 +73,16 @@ class Planes {
 
   // planes[c*size() + ...] of `channels` channels for the block of these cells; `in` is where the first channel's
   // position 0 of the sample lies.
-  void load(const void* in, const Range* cell, int64_t channels, Real* planes) const;
+  void load(const void* in, const Range* cell, int64_t channels, Element* planes) const;
   // rows[t*pitch + i] = what cell i of the block, the innermost axis fastest, reads at offsets[t]. Planes are there up to a
   // vector's lanes past the last one, and so are rows.
-  void unfold(const Real* planes, const Range* cell, const std::vector<int64_t>& offsets, Real* rows, int64_t pitch) const;
+  void unfold(const Element* planes, const Range* cell, const std::vector<int64_t>& offsets, Element* rows, int64_t pitch) const;
   // The positions that it reads.
   void reach(const Range* cell, Range* axis) const;
 
  private:
   Range inside_line(int64_t begin, std::vector<Range>& there) const;
-  void load_line(const void* in, Range whole, const std::vector<Range>& there, int64_t channels, Real* line) const;
+  void load_line(const void* in, Range whole, const std::vector<Range>& there, int64_t channels, Element* line) const;
   int64_t slot_size() const { return extent_[0] * extent_[1] * extent_[2]; }
 
   const Tiles<Real>* tiles_ = nullptr;

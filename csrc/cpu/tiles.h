@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "csrc/core/scalar.h"
 #include "csrc/cpu/cpu.h"
 #include "csrc/cpu/upcoming.h"
 
@@ -115,9 +116,9 @@ struct OverlapLine {
 // A dot tile: out[m*out_pitch + t] += sum over runs r, p < count of a[r][m*a_pitch + p] * b[r][offsets[t] + p] for m < rows and
 // t < taps of the tile.
 inline constexpr int kDotRows = 4, kDotTaps = 8;
-template <class Real>
+template <class Real, class Element = Real>
 struct DotTile {
-  const OuterRun<Real>* runs;
+  const OuterRun<Element>* runs;
   int64_t run_count, a_offset, a_pitch;
   const int64_t* offsets;
   Real* out;
@@ -252,6 +253,8 @@ struct Tiles {
   void (*wide[kWideRows + 1][kWideVectors + 1])(const WideTile<Real>&);  // [rows][vectors]
   int max_dot_taps[kDotRows + 1];                                        // by rows
   void (*dot[kDotRows + 1][kDotTaps + 1])(const DotTile<Real>&);         // [rows][taps]
+  // The same of operands of 16 bits, in tables whose reals are pairs of bf16 alone.
+  void (*dot_halves[kDotRows + 1][kDotTaps + 1])(const DotTile<Real, bf16>&);
   // to[offsets[j] + i] = from[i*pitch + j] for i < rows <= lanes, j < columns; zero for rows <= i < lanes.
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
   // Tables of float alone: the transforms of Winograd's algorithm.

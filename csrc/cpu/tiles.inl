@@ -184,8 +184,8 @@ void wide_tile(const WideTile<typename V::Real>& t) {
 }
 
 // A whole vector, or with a mask some of its lanes.
-template <class V, class... Mask>
-typename V::Reg load_lanes(const typename V::Real* from, Mask... mask) {
+template <class V, class Element, class... Mask>
+typename V::Reg load_lanes(const Element* from, Mask... mask) {
   if constexpr (sizeof...(mask) == 0) {
     return V::load(from);
   } else {
@@ -206,15 +206,16 @@ inline __attribute__((always_inline)) void add_lanes(typename V::Reg* vectors) {
   }
 }
 
-template <class V, int Rows, int Taps>
-void dot_tile(const DotTile<typename V::Real>& t) {
+template <class V, int Rows, int Taps, class Element = typename V::Real>
+void dot_tile(const DotTile<typename V::Real, Element>& t) {
   using Real = typename V::Real;
+  constexpr int64_t kStep = V::lanes * int64_t(sizeof(Real) / sizeof(Element));
   typename V::Reg acc[Rows][Taps];
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) acc[m][k] = V::zero();
   for (int64_t r = 0; r < t.run_count; ++r) {
-    const Real* a = t.runs[r].a + t.a_offset;
-    const Real* b = t.runs[r].b;
-    [[maybe_unused]] const Real* next = a + t.next;
+    const Element* a = t.runs[r].a + t.a_offset;
+    const Element* b = t.runs[r].b;
+    [[maybe_unused]] const Element* next = a + t.next;
     const auto step = [&](int64_t p, auto... mask) {
       typename V::Reg x[Rows];
       if constexpr (kAsks<V> && Rows > 1) __builtin_prefetch(next + p, 0, 2);
@@ -224,9 +225,15 @@ void dot_tile(const DotTile<typename V::Real>& t) {
         TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][k] = V::fma(x[m], y, acc[m][k]);
       }
     };
-    const int64_t count = t.runs[r].count, whole = count / V::lanes * V::lanes;
-    for (int64_t p = 0; p < whole; p += V::lanes) step(p);
-    if (whole < count) step(whole, V::first(count - whole));
+    const int64_t count = t.runs[r].count, whole = count / kStep * kStep;
+    for (int64_t p = 0; p < whole; p += kStep) step(p);
+    if (whole < count) {
+      if constexpr (kStep == V::lanes) {
+        step(whole, V::first(count - whole));
+      } else {
+        step(whole, V::first_halves(count - whole));
+      }
+    }
   }
   constexpr int kSums = Rows * Taps, kVectors = (kSums + V::lanes - 1) / V::lanes;
   typename V::Reg vectors[kSums];

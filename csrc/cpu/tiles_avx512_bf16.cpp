@@ -53,6 +53,9 @@ struct Pairs {
   static Mask first(int64_t n) { return n >= lanes ? Mask(0xffff) : Mask((1u << n) - 1); }
   static Reg load_masked(const float* p, Mask mask) { return _mm512_maskz_loadu_ps(mask, p); }
   static Reg load_first(const float* p, int64_t n) { return load_masked(p, first(n)); }
+  static Reg load(const bf16* p) { return _mm512_loadu_ps(p); }
+  static __mmask32 first_halves(int64_t n) { return n >= 2 * lanes ? ~__mmask32(0) : (__mmask32(1) << n) - 1; }
+  static Reg load_masked(const bf16* p, __mmask32 mask) { return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, p)); }
   static void store_first(float* p, int64_t n, Reg v) { _mm512_mask_storeu_ps(p, first(n), v); }
   static void pin(Reg& v) { asm("" : "+v"(v)); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_dpbf16_ps(c, bits(a), bits(b)); }
@@ -86,13 +89,11 @@ Interleaved interleave(__m512i even, __m512i odd) {
   return {_mm512_permutex2var_epi16(even, half, odd), _mm512_permutex2var_epi16(even, other_half, odd)};
 }
 
-__mmask32 first_halves(int64_t n) { return n >= 32 ? ~__mmask32(0) : (__mmask32(1) << n) - 1; }
-
 bool pair(const uint16_t* even, const uint16_t* odd, float* to, int64_t count) {
   const __m512i exponent = _mm512_set1_epi16(0x7f80);
   __mmask32 bad = 0;
   for (int64_t i = 0; i < count; i += 2 * Pairs::lanes) {
-    const __mmask32 mask = first_halves(count - i);
+    const __mmask32 mask = Pairs::first_halves(count - i);
     const auto load = [&](const uint16_t* from) {
       return from ? _mm512_maskz_loadu_epi16(mask, from + i) : _mm512_setzero_si512();
     };
@@ -108,7 +109,7 @@ bool pair(const uint16_t* even, const uint16_t* odd, float* to, int64_t count) {
 
 void pair_rows(const uint16_t* const* rows, int64_t offset, int64_t pairs, int64_t count, float* to, int64_t pitch) {
   for (int64_t j = 0; j < count; j += 2 * Pairs::lanes) {
-    const __mmask32 mask = first_halves(count - j);
+    const __mmask32 mask = Pairs::first_halves(count - j);
     for (int64_t i = 0; i < pairs; ++i) {
       const __m512i even = _mm512_maskz_loadu_epi16(mask, rows[2 * i] + offset + j);
       const __m512i odd = _mm512_maskz_loadu_epi16(mask, rows[2 * i + 1] + offset + j);
@@ -161,6 +162,11 @@ void narrow(Type type, const float* from, void* to, int64_t count) {
   if (count > 0) Pairs::store_narrow(type, halves, count, Pairs::load_first(from, count));
 }
 
+template <int Rows, int... Taps>
+constexpr void fill_dot_halves(Tiles<float>& table, std::integer_sequence<int, Taps...>) {
+  ((table.dot_halves[Rows][Taps + 1] = dot_tile<Pairs, Rows, Taps + 1, bf16>), ...);
+}
+
 constexpr Tiles<float> with_pairs(Tiles<float> table) {
   fill_tiles<Pairs, 1>(table, std::make_integer_sequence<int, 12>());
   fill_tiles<Pairs, 2>(table, std::make_integer_sequence<int, 12>());
@@ -171,6 +177,10 @@ constexpr Tiles<float> with_pairs(Tiles<float> table) {
   fill_dot_tiles<Pairs, 2>(table, std::make_integer_sequence<int, 8>());
   fill_dot_tiles<Pairs, 3>(table, std::make_integer_sequence<int, 8>());
   fill_dot_tiles<Pairs, 4>(table, std::make_integer_sequence<int, 6>());
+  fill_dot_halves<1>(table, std::make_integer_sequence<int, 8>());
+  fill_dot_halves<2>(table, std::make_integer_sequence<int, 8>());
+  fill_dot_halves<3>(table, std::make_integer_sequence<int, 8>());
+  fill_dot_halves<4>(table, std::make_integer_sequence<int, 6>());
   table.pair = pair;
   table.pair_rows = pair_rows;
   table.split = split;
