@@ -77,6 +77,17 @@ struct OuterTile {
   int64_t a_plane = 0, b_plane = 0;
 };
 
+// Long rows of b that a few positions share: out[m*out_pitch + n] = sum over r < rows of a[r*a_pitch + m] * b[r*b_pitch + n] for
+// the positions m of the tile, n < columns. Few rows at a time are read side by side to their ends, as processors do best.
+inline constexpr int kRowsPositions = 2;
+template <class Real>
+struct RowsTile {
+  const Real *a, *b;
+  int64_t a_pitch, b_pitch, rows;
+  Real* out;
+  int64_t out_pitch, columns;
+};
+
 // A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over t < taps, c <
 // depth of weights[t][(first + c)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < columns <= vectors
 // * lanes; `out` has room for whole vectors. Tables of matrices read weights[t][m*weights_pitch + first + c]; there, `depth` is a
@@ -289,6 +300,7 @@ struct Tiles {
   // 2^120, nor below 2^-103, of which the matrix instructions would take parts for zero. In tables whose reals are pairs of bf16
   // alone.
   bool (*split)(const float* from, int64_t count, int parts, uint16_t* to, int64_t pitch);
+  void (*rows[kRowsPositions + 1])(const RowsTile<Real>&);  // [positions]
   // sums[c] += sum over r < rows of from[r*pitch + c], converted from `type`, for c < columns.
   void (*add_rows)(Type type, const void* from, int64_t pitch, int64_t rows, int64_t columns, Real* sums);
   // The sum of values of `type`.

@@ -381,6 +381,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   fill_line_sums<V>(table, std::make_integer_sequence<int, kLineTerms>());
   if constexpr (sizeof(typename V::Real) == 4) fill_winograd<V>(table, std::make_integer_sequence<int, kAxes + 1>());
   table.every = every<V>;
+  fill_rows<V>(table, std::make_integer_sequence<int, kRowsPositions>());
   table.add_rows = add_rows<V>;
   table.sum = sum<V>;
   table.finite = finite<V>;

@@ -76,3 +76,45 @@ typename V::Real sum(Type type, const void* from, int64_t count) {
   V::store(lanes, sums[0]);
   return lanes[0];
 }
+
+// Some rows from `row` on, which are the first ones or add to others.
+template <class V, int Positions, int Rows>
+void sum_some_rows(const RowsTile<typename V::Real>& t, int64_t row) {
+  const auto *a = t.a + row * t.a_pitch, *b = t.b + row * t.b_pitch;
+  typename V::Reg factors[Rows][Positions];
+  TORCH_EXT_UNROLL for (int r = 0; r < Rows; ++r) TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) factors[r][m] =
+      V::broadcast(a + r * t.a_pitch + m);
+  const auto sum = [&](int64_t n, auto... mask) __attribute__((always_inline)) {
+    typename V::Reg sums[Positions];
+    TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) sums[m] = V::zero();
+    TORCH_EXT_UNROLL for (int r = 0; r < Rows; ++r) {
+      const auto values = load_lanes<V>(b + r * t.b_pitch + n, mask...);
+      TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) sums[m] = V::fma(factors[r][m], values, sums[m]);
+    }
+    TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) {
+      auto* to = t.out + m * t.out_pitch + n;
+      if (row > 0) sums[m] = V::add(sums[m], load_lanes<V>(to, mask...));
+      if constexpr (sizeof...(mask) == 0) {
+        V::store(to, sums[m]);
+      } else {
+        V::store_first(to, t.columns - n, sums[m]);
+      }
+    }
+  };
+  int64_t n = 0;
+  for (; n + V::lanes <= t.columns; n += V::lanes) sum(n);
+  if (n < t.columns) sum(n, V::first(t.columns - n));
+}
+
+template <class V, int Positions>
+void sum_rows(const RowsTile<typename V::Real>& t) {
+  constexpr int kRows = 8;  // as many as keep their factors in registers, and no more than processors follow
+  int64_t row = 0;
+  for (; row + kRows <= t.rows; row += kRows) sum_some_rows<V, Positions, kRows>(t, row);
+  for (; row < t.rows; ++row) sum_some_rows<V, Positions, 1>(t, row);
+}
+
+template <class V, int... Positions>
+constexpr void fill_rows(Tiles<typename V::Real>& table, std::integer_sequence<int, Positions...>) {
+  ((table.rows[Positions + 1] = sum_rows<V, Positions + 1>), ...);
+}
