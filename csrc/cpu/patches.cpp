@@ -334,6 +334,7 @@ void Patches<Real>::run_backward_data(const Buffers& buffers, int64_t item, std:
     for (int64_t o1 = y1.begin; o1 < y1.end; o1 += block_ - o1 % block_) {
       const Range block0{o0, o0 + 1}, block1 = block_from(o1);
       const Range readers0 = readers(g.axis[0], x0, block0), readers1 = readers(g.axis[1], x1, block1);
+      if (readers0.size() <= 0 || readers1.size() <= 0 || of_line_.empty()) continue;
       const Lines of_y = load_lines(y, block0, block1, layout_.template at<Real>(scratch, plane_part_));
       Upcoming next(readers0.size() * readers1.size() * int64_t(of_line_.size()));
       next.reads(p_.type, buffers.y, p_.y, {{n, n + 1}, {c, c + 1}, {block0, block_from(block1.end), {0, line_.y}}});

@@ -48,6 +48,12 @@ TEST(Streams, AreExact) {
                         parse_case("large_planes n1 g5 c5:5 i58x17 k18x18 s17x57 d1x1 pb1x1 pe1x0 op0x0"));
 }
 
+// Lines of y so long that they are taken one by one, of which some meet no line of the kernel.
+TEST(Patches, LeaveOutLinesThatNothingReads) {
+  expect_exact_integers("patches", Operation::backward_data,
+                        parse_case("gaps n1 g2 c2:2 i3x120 k2x18 s5x40 d1x1 pb1x1 pe0x0 op0x0"));
+}
+
 // Winograd's results are sums of more products than the formula's, and yet err no more than those of multiply-adds; along three
 // axes, whose transforms add up most, a quarter more. (Direct kernels err less where most of a volume is near its borders, and
 // they sum each tap by itself: small volumes are left to them.)
