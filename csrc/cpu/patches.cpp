@@ -12,6 +12,7 @@
 // converted on their way.
 #include <algorithm>
 #include <atomic>
+#include <utility>
 #include <vector>
 
 #include "csrc/cpu/gather.h"
@@ -61,6 +62,20 @@ class Patches final : public Plan {
     const Real* line(int64_t i0, int64_t i1) const { return start + i0 * pitch[0] + i1 * pitch[1]; }
   };
   Lines load_lines(const Plane& plane, Range lines0, Range lines1, Real* stage) const;
+  Lines load_weights(const Buffers& buffers, int64_t c, std::byte* scratch) const {
+    const Axis* axis = p_.geometry.axis;
+    return load_lines(w_plane(buffers, c), {0, axis[0].w}, {0, axis[1].w}, layout_.template at<Real>(scratch, weights_part_));
+  }
+
+  // Some of what is computed of a plane, or in backward_weights of a channel of all samples.
+  struct Item {
+    int64_t n, c;
+    Range part;
+  };
+  Item item(int64_t index) const {
+    const int64_t parts = parts_of(all_, part_), plane = index / parts, groups = p_.geometry.groups;
+    return {plane / groups, plane % groups, part(index % parts, part_, all_)};
+  }
 
   // f(i0, i1, k0, k1): lines of x and of the kernel that meet in a line of y.
   template <class F>
@@ -74,13 +89,15 @@ class Patches final : public Plan {
   void add_positions(int64_t first, int64_t count, int64_t most_columns);
 
   bool finite_weights(const Buffers& buffers, const Parallel& parallel) const;
-  void run_conv_transpose(const Buffers& buffers, int64_t item, std::byte* scratch) const;
+  void run_conv_transpose(const Buffers& buffers, const Item& item, std::byte* scratch) const;
   using Pairs = std::vector<OuterRun<Real>>;  // lines of x and of the kernel
   void sum_patches(const Pairs& pairs, const Real* bias, Pairs& runs, Real* y) const;
-  void run_backward_data(const Buffers& buffers, int64_t item, std::byte* scratch) const;
+  void run_backward_data(const Buffers& buffers, const Item& item, std::byte* scratch) const;
+  std::pair<Range, Range> outer_axes(Range lines) const;
+  void multiply_block(Range lines, const Lines& w, const Lines& y, Range block0, Range block1, Real* sums, Upcoming& next) const;
   void multiply_patches(const Lines& w, const Lines& y, int64_t lines, Real* sums, Upcoming& next) const;
   void add_lanes(const Real* lanes, Real* x) const;
-  void run_backward_weights(const Buffers& buffers, int64_t item, std::byte* scratch) const;
+  void run_backward_weights(const Buffers& buffers, const Item& item, std::byte* scratch) const;
   void sum_weights(const Real* x, const Real* y, Real* w) const;
 
   int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
@@ -198,7 +215,8 @@ void Patches<Real>::run(const Buffers& buffers, const Parallel& parallel) const 
   if (p_.operation == Operation::conv_transpose && !finite_weights(buffers, parallel)) return exact_->run(buffers, parallel);
   const Geometry& g = p_.geometry;
   const int64_t planes = p_.operation == Operation::backward_weights ? g.groups : g.batch * g.groups;
-  parallel.for_each(planes * parts_of(all_, part_), [&](int64_t item, int thread) {
+  parallel.for_each(planes * parts_of(all_, part_), [&](int64_t index, int thread) {
+    const Item item = this->item(index);
     std::byte* scratch = layout_.thread(workspace, thread);
     switch (p_.operation) {
       case Operation::conv_transpose:
@@ -242,12 +260,10 @@ bool Patches<Real>::finite_weights(const Buffers& buffers, const Parallel& paral
 
 // Some lines of a plane of y.
 template <class Real>
-void Patches<Real>::run_conv_transpose(const Buffers& buffers, int64_t item, std::byte* scratch) const {
+void Patches<Real>::run_conv_transpose(const Buffers& buffers, const Item& item, std::byte* scratch) const {
   const Geometry& g = p_.geometry;
-  const int64_t parts = parts_of(all_, part_), plane = item / parts, n = plane / g.groups, c = plane % g.groups;
-  const Plane x = x_plane(buffers, n, c), y = y_plane(buffers, n, c);
-  const Lines w =
-      load_lines(w_plane(buffers, c), {0, g.axis[0].w}, {0, g.axis[1].w}, layout_.template at<Real>(scratch, weights_part_));
+  const Plane x = x_plane(buffers, item.n, item.c), y = y_plane(buffers, item.n, item.c);
+  const Lines w = load_weights(buffers, item.c, scratch);
   Real* lines = layout_.template at<Real>(scratch, plane_part_);
   const int64_t pitch = positions_.size();
   std::fill_n(lines, g.axis[0].x * g.axis[1].x * pitch, Real(0));
@@ -258,12 +274,11 @@ void Patches<Real>::run_conv_transpose(const Buffers& buffers, int64_t item, std
       if (from != to) std::copy_n(from, line_.x, to);
     }
   Real bias[kMaxVectors * kMaxLanes] = {};
-  if (buffers.bias) tiles_->widen(p_.type, element(buffers.bias, p_.type, c), bias, 1);
+  if (buffers.bias) tiles_->widen(p_.type, element(buffers.bias, p_.type, item.c), bias, 1);
   std::fill(std::begin(bias), std::end(bias), bias[0]);
   thread_local Pairs pairs, runs;
   Real* line = layout_.template at<Real>(scratch, line_part_);
-  const Range of_item = part(item % parts, part_, all_);
-  for (int64_t o = of_item.begin; o < of_item.end; ++o) {
+  for (int64_t o = item.part.begin; o < item.part.end; ++o) {
     const int64_t o0 = o / g.axis[1].y, o1 = o % g.axis[1].y;
     pairs.clear();
     each_pair(o0, o1, [&](int64_t i0, int64_t i1, int64_t k0, int64_t k1) {
@@ -311,49 +326,61 @@ Range taps_of(const Axis& axis, int64_t i, Range y) {
   return {first(y.begin), first(y.end)};
 }
 
+// Which positions along the two outer axes some lines of a plane of x have.
+template <class Real>
+std::pair<Range, Range> Patches<Real>::outer_axes(Range lines) const {
+  const int64_t extent = p_.geometry.axis[1].x, first = lines.begin / extent, last = (lines.end - 1) / extent;
+  return {{first, last + 1}, first < last ? Range{0, extent} : Range{lines.begin - first * extent, lines.end - first * extent}};
+}
+
 // Some lines of a plane of x.
 template <class Real>
-void Patches<Real>::run_backward_data(const Buffers& buffers, int64_t item, std::byte* scratch) const {
+void Patches<Real>::run_backward_data(const Buffers& buffers, const Item& item, std::byte* scratch) const {
   const Geometry& g = p_.geometry;
-  const int64_t parts = parts_of(all_, part_), plane = item / parts, n = plane / g.groups, c = plane % g.groups;
-  const Plane x = x_plane(buffers, n, c), y = y_plane(buffers, n, c);
-  const Lines w =
-      load_lines(w_plane(buffers, c), {0, g.axis[0].w}, {0, g.axis[1].w}, layout_.template at<Real>(scratch, weights_part_));
+  const Plane x = x_plane(buffers, item.n, item.c), y = y_plane(buffers, item.n, item.c);
+  const Lines w = load_weights(buffers, item.c, scratch);
   Real *line = layout_.template at<Real>(scratch, line_part_), *sums = layout_.template at<Real>(scratch, sums_part_);
-  const Range of_item = part(item % parts, part_, all_);
-  const int64_t pitch = line_.x * lanes_;
-  std::fill_n(sums, of_item.size() * pitch, Real(0));
+  Real* stage = layout_.template at<Real>(scratch, plane_part_);
+  const int64_t pitch = line_.x * lanes_, extent1 = g.axis[1].x;
+  std::fill_n(sums, item.part.size() * pitch, Real(0));
 
-  const int64_t extent1 = g.axis[1].x, first0 = of_item.begin / extent1, last0 = (of_item.end - 1) / extent1;
-  const Range x0{first0, last0 + 1};
-  const Range x1 = first0 == last0 ? Range{of_item.begin - first0 * extent1, of_item.end - first0 * extent1} : Range{0, extent1};
+  const auto [x0, x1] = outer_axes(item.part);
   const Range y0 = read_by(g.axis[0], x0), y1 = read_by(g.axis[1], x1);
   // Blocks are the same for any parts, and so are the bits of sums.
   const auto block_from = [&](int64_t o) { return Range{o, std::min(o - o % block_ + block_, y1.end)}; };
   for (int64_t o0 = y0.begin; o0 < y0.end; ++o0)
-    for (int64_t o1 = y1.begin; o1 < y1.end; o1 += block_ - o1 % block_) {
-      const Range block0{o0, o0 + 1}, block1 = block_from(o1);
-      const Range readers0 = readers(g.axis[0], x0, block0), readers1 = readers(g.axis[1], x1, block1);
-      if (readers0.size() <= 0 || readers1.size() <= 0 || of_line_.empty()) continue;
-      const Lines of_y = load_lines(y, block0, block1, layout_.template at<Real>(scratch, plane_part_));
-      Upcoming next(readers0.size() * readers1.size() * int64_t(of_line_.size()));
-      next.reads(p_.type, buffers.y, p_.y, {{n, n + 1}, {c, c + 1}, {block0, block_from(block1.end), {0, line_.y}}});
-      for (int64_t i0 = readers0.begin; i0 < readers0.end; ++i0) {
-        const Range k0 = taps_of(g.axis[0], i0, block0);
-        for (int64_t i1 = readers1.begin; k0.size() > 0 && i1 < readers1.end; ++i1) {
-          const Range k1 = taps_of(g.axis[1], i1, block1);
-          const int64_t i = i0 * extent1 + i1;
-          if (k1.size() <= 0 || i < of_item.begin || i >= of_item.end) continue;
-          const Real* first = of_y.line(0, g.axis[1].reach(i1, k1.begin) - o1);
-          multiply_patches({w.line(k0.begin, k1.begin), {0, w.pitch[1]}}, {first, {0, of_y.pitch[1] * g.axis[1].dilation}},
-                           k1.size(), sums + (i - of_item.begin) * pitch, next);
-        }
-      }
+    for (Range block0{o0, o0 + 1}, block1 = block_from(y1.begin); block1.size() > 0; block1 = block_from(block1.end)) {
+      const int64_t readers0 = readers(g.axis[0], x0, block0).size(), readers1 = readers(g.axis[1], x1, block1).size();
+      if (readers0 <= 0 || readers1 <= 0 || of_line_.empty()) continue;
+      Upcoming next(readers0 * readers1 * int64_t(of_line_.size()));
+      next.reads(p_.type, buffers.y, p_.y,
+                 {{item.n, item.n + 1}, {item.c, item.c + 1}, {block0, block_from(block1.end), {0, line_.y}}});
+      multiply_block(item.part, w, load_lines(y, block0, block1, stage), block0, block1, sums, next);
     }
 
-  for (int64_t i = of_item.begin; i < of_item.end; ++i, sums += pitch) {
+  for (int64_t i = item.part.begin; i < item.part.end; ++i, sums += pitch) {
     if (lanes_ > 1) add_lanes(sums, line);
     store_line(x, i / extent1, i % extent1, lanes_ > 1 ? line : sums);
+  }
+}
+
+// Adds what a block of lines of y contributes to the sums of some lines of x.
+template <class Real>
+void Patches<Real>::multiply_block(Range lines, const Lines& w, const Lines& y, Range block0, Range block1, Real* sums,
+                                   Upcoming& next) const {
+  const Axis *outer = &p_.geometry.axis[0], *middle = &p_.geometry.axis[1];
+  const auto [x0, x1] = outer_axes(lines);
+  const Range readers0 = readers(*outer, x0, block0), readers1 = readers(*middle, x1, block1);
+  for (int64_t i0 = readers0.begin; i0 < readers0.end; ++i0) {
+    const Range k0 = taps_of(*outer, i0, block0);
+    for (int64_t i1 = readers1.begin; k0.size() > 0 && i1 < readers1.end; ++i1) {
+      const Range k1 = taps_of(*middle, i1, block1);
+      const int64_t i = i0 * middle->x + i1;
+      if (k1.size() <= 0 || i < lines.begin || i >= lines.end) continue;
+      const Real* first = y.line(0, middle->reach(i1, k1.begin) - block1.begin);
+      multiply_patches({w.line(k0.begin, k1.begin), {0, w.pitch[1]}}, {first, {0, y.pitch[1] * middle->dilation}}, k1.size(),
+                       sums + (i - lines.begin) * line_.x * lanes_, next);
+    }
   }
 }
 
@@ -391,17 +418,16 @@ void Patches<Real>::add_lanes(const Real* lanes, Real* x) const {
 
 // The lines of a channel's kernel of some residues.
 template <class Real>
-void Patches<Real>::run_backward_weights(const Buffers& buffers, int64_t item, std::byte* scratch) const {
+void Patches<Real>::run_backward_weights(const Buffers& buffers, const Item& item, std::byte* scratch) const {
   const Geometry& g = p_.geometry;
   const Axis& middle = g.axis[1];
-  const int64_t parts = parts_of(all_, part_), c = item / parts;
-  const Range residues = part(item % parts, part_, all_);
+  const Range residues = item.part;
   Real *line = layout_.template at<Real>(scratch, line_part_), *sums = layout_.template at<Real>(scratch, sums_part_);
   std::fill_n(sums, g.axis[0].w * middle.w * line_.w, Real(0));
   for (int64_t n = 0; n < g.batch; ++n) {
-    const Plane y = y_plane(buffers, n, c);
+    const Plane y = y_plane(buffers, n, item.c);
     const Lines x =
-        load_lines(x_plane(buffers, n, c), {0, g.axis[0].x}, {0, middle.x}, layout_.template at<Real>(scratch, plane_part_));
+        load_lines(x_plane(buffers, n, item.c), {0, g.axis[0].x}, {0, middle.x}, layout_.template at<Real>(scratch, plane_part_));
     for (int64_t o0 = 0; o0 < g.axis[0].y; ++o0)
       for (int64_t start = 0; start < middle.y; start += middle.stride)
         for (int64_t o1 = start + residues.begin; o1 < std::min(start + residues.end, middle.y); ++o1) {
@@ -415,7 +441,8 @@ void Patches<Real>::run_backward_weights(const Buffers& buffers, int64_t item, s
   for (int64_t k1 = 0; k1 < middle.w; ++k1) {
     const int64_t reach = middle.reach(0, k1) % middle.stride, residue = reach < 0 ? reach + middle.stride : reach;
     if (residue < residues.begin || residue >= residues.end) continue;
-    for (int64_t k0 = 0; k0 < g.axis[0].w; ++k0) store_line(w_plane(buffers, c), k0, k1, sums + (k0 * middle.w + k1) * line_.w);
+    for (int64_t k0 = 0; k0 < g.axis[0].w; ++k0)
+      store_line(w_plane(buffers, item.c), k0, k1, sums + (k0 * middle.w + k1) * line_.w);
   }
 }
 
