@@ -62,6 +62,10 @@ demo: library
 test: test-cpp test-python test-packaging sanitize
 	@echo "make test: succeeded"
 
+# $(call run_ctest,DIRECTORY): its tests, then why some were skipped, each reason once; ctest says only which.
+run_ctest = ctest --test-dir $1 --parallel $(jobs) --output-on-failure --progress && \
+  { grep -A1 ': Skipped$$' $1/Testing/Temporary/LastTest.log | grep -v -e ': Skipped$$' -e '^--$$' | sort | uniq -c | sed 's/^/skipped:/'; true; }
+
 .PHONY: googletest
 googletest:
 	$(call system,printf '%s\n' '$(hash)include <gtest/gtest.h>' '$(hash)include <benchmark/benchmark.h>' | $${CXX:-c++} -x c++ -E -,\
@@ -70,7 +74,7 @@ googletest:
 test-cpp: googletest library
 	$(configure) -DTORCH_EXT_TESTS=ON -DTORCH_EXT_BENCHMARKS=ON > $(BUILD)/configure.log
 	cmake --build $(BUILD) --parallel $(jobs)
-	ctest --test-dir $(BUILD) --parallel $(jobs) --output-on-failure --progress
+	$(call run_ctest,$(BUILD))
 
 test-python: test-cpp
 	TORCH_EXT_BUILD=$(abspath $(BUILD)) $(python) -m pytest -n auto --maxprocesses 4 --dist worksteal
@@ -83,7 +87,7 @@ sanitize: googletest
 	cmake -S . -B build/sanitize $(if $(wildcard build/sanitize/CMakeCache.txt),,$(generator)) \
 	  -DTORCH_EXT_TORCH=OFF -DTORCH_EXT_CUDA=0 -DTORCH_EXT_TESTS=ON -DTORCH_EXT_SANITIZE=ON > /dev/null
 	cmake --build build/sanitize --parallel $(jobs)
-	ctest --test-dir build/sanitize --parallel $(jobs) --output-on-failure --progress
+	$(call run_ctest,build/sanitize)
 
 bench: library
 	$(python) -m benchmarks

@@ -33,7 +33,7 @@ constexpr double kPartFlops = 32e6;               // of a layer that is worth pa
 template <class Element>
 class Dots final : public Plan {
  public:
-  using Real = decltype(widen(Element()));
+  using Real = typename Operand<Element>::Real;
   Dots(const Problem& problem, Isa isa, int threads);
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
@@ -48,7 +48,7 @@ class Dots final : public Plan {
   bool store(const Buffers& buffers, int64_t channel, const Real* sums) const;
 
   auto dot(int64_t rows, int64_t count) const {
-    if constexpr (sizeof(Element) == 2) {
+    if constexpr (Operand<Element>::terms == 2) {
       return tiles_->dot_halves[rows][count];
     } else {
       return tiles_->dot[rows][count];
@@ -81,7 +81,7 @@ class Dots final : public Plan {
 
 template <class Element>
 const auto& tiles_of(Isa isa) {
-  if constexpr (sizeof(Element) == 2) {
+  if constexpr (Operand<Element>::terms == 2) {
     return pair_tiles();
   } else {
     return tiles<Element>(isa);

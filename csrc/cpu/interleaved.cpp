@@ -91,7 +91,7 @@ void Interleaved<Real>::choose_blocks(int threads) {
     return real * std::max(x_in_place_ ? 0 : x, y_in_place_ ? 0 : cells_ * cell());
   };
   const auto many_lines = [&] {
-    return blocks() < items || (data ? lines_ * cells_ * taps_ * channels_ * real : boxed()) > (data ? kSumsBytes : kBoxBytes);
+    return blocks() < items || (data ? lines_ * cells_ * taps_ * channels_ * real > kSumsBytes : boxed() > kBoxBytes);
   };
   const auto long_lines = [&] {
     return blocks() < items || (data ? (cells_ * cell() + w_line()) * at_once_ * real : boxed()) > kBoxBytes;

@@ -212,10 +212,11 @@ Native<In>::Native(const Problem& problem, const Tiles<Real>& tiles, int threads
   y_part_ = layout_.per_thread(part_channels_ * columns_.y_positions() * of_column);
   int64_t longest = pieces_.empty() ? part_channels_ * taps() : 0;
   for (const Run& piece : pieces_) longest = std::max(longest, piece.length);
-  stage_part_ = layout_.per_thread((turned_   ? longest * positions_
-                                    : forward ? kRowsShared * kPiece
-                                    : data    ? kDotted * kSlice
-                                              : kWritten * kPiece) *
+  stage_part_ = layout_.per_thread((turned_        ? longest * positions_
+                                    : reads_rows() ? 0
+                                    : forward      ? kRowsShared * kPiece
+                                    : data         ? kDotted * kSlice
+                                                   : kWritten * kPiece) *
                                    real);
   layout_.finish(threads);
 }
@@ -370,20 +371,20 @@ void Native<In>::multiply(const Buffers& buffers, int64_t group, Range positions
   const Geometry& g = p_.geometry;
   const Real* x = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), x_part_) + group * x_of_group();
   Real* stage = layout_.at<Real>(scratch, stage_part_);
-  if (turned_)
-    return multiply_and_turn(static_cast<const Real*>(buffers.w) + group * g.x_channels * p_.w.outer, runs, x, columns, stage);
+  const void* of_group = element(buffers.w, p_.type, group * g.x_channels * p_.w.outer);
+  if (turned_) return multiply_and_turn(static_cast<const Real*>(of_group), runs, x, columns, stage);
   if (reads_rows()) {
-    const Real* weights = static_cast<const Real*>(buffers.w) + group * g.x_channels * p_.w.outer;
     for (const Run& run : runs)
-      tiles_->rows[positions.size()]({x + positions.begin, weights + run.weights, x_pitch(), p_.w.outer, g.x_channels,
-                                      columns + positions.begin * columns_pitch() + run.columns, columns_pitch(), run.length});
+      tiles_->rows[positions.size()]({x + positions.begin, static_cast<const Real*>(of_group) + run.weights, x_pitch(),
+                                      p_.w.outer, g.x_channels, columns + positions.begin * columns_pitch() + run.columns,
+                                      columns_pitch(), run.length});
     return;
   }
   for (int64_t i = 0, rows; i < g.x_channels; i += rows) {
     rows = std::min(rows_at_once(positions.size(), kTerms), g.x_channels - i);
     for (const Run& run : runs)
-      multiply_rows<In>(*tiles_, p_.type, element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights),
-                        p_.w.outer, rows, run.length, x + i / kTerms * x_pitch() + positions.begin, x_pitch(), positions.size(),
+      multiply_rows<In>(*tiles_, p_.type, element(of_group, p_.type, i * p_.w.outer + run.weights), p_.w.outer, rows, run.length,
+                        x + i / kTerms * x_pitch() + positions.begin, x_pitch(), positions.size(),
                         columns + positions.begin * columns_pitch() + run.columns, columns_pitch(), i > 0,
                         i + rows < g.x_channels, stage);
   }

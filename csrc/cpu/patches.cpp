@@ -94,7 +94,11 @@ class Patches final : public Plan {
   void sum_patches(const Pairs& pairs, const Real* bias, Pairs& runs, Real* y) const;
   void run_backward_data(const Buffers& buffers, const Item& item, std::byte* scratch) const;
   std::pair<Range, Range> outer_axes(Range lines) const;
-  void multiply_block(Range lines, const Lines& w, const Lines& y, Range block0, Range block1, Real* sums, Upcoming& next) const;
+  // Neighbouring lines of y, and those of x that may read them, along the two outer axes.
+  struct Block {
+    Range y[2], x[2];
+  };
+  void multiply_block(const Block& block, Range lines, const Lines& w, const Lines& y, Real* sums, Upcoming& next) const;
   void multiply_patches(const Lines& w, const Lines& y, int64_t lines, Real* sums, Upcoming& next) const;
   void add_lanes(const Real* lanes, Real* x) const;
   void run_backward_weights(const Buffers& buffers, const Item& item, std::byte* scratch) const;
@@ -350,12 +354,12 @@ void Patches<Real>::run_backward_data(const Buffers& buffers, const Item& item, 
   const auto block_from = [&](int64_t o) { return Range{o, std::min(o - o % block_ + block_, y1.end)}; };
   for (int64_t o0 = y0.begin; o0 < y0.end; ++o0)
     for (Range block0{o0, o0 + 1}, block1 = block_from(y1.begin); block1.size() > 0; block1 = block_from(block1.end)) {
-      const int64_t readers0 = readers(g.axis[0], x0, block0).size(), readers1 = readers(g.axis[1], x1, block1).size();
-      if (readers0 <= 0 || readers1 <= 0 || of_line_.empty()) continue;
-      Upcoming next(readers0 * readers1 * int64_t(of_line_.size()));
+      const Block block{{block0, block1}, {readers(g.axis[0], x0, block0), readers(g.axis[1], x1, block1)}};
+      if (block.x[0].size() <= 0 || block.x[1].size() <= 0 || of_line_.empty()) continue;
+      Upcoming next(block.x[0].size() * block.x[1].size() * int64_t(of_line_.size()));
       next.reads(p_.type, buffers.y, p_.y,
                  {{item.n, item.n + 1}, {item.c, item.c + 1}, {block0, block_from(block1.end), {0, line_.y}}});
-      multiply_block(item.part, w, load_lines(y, block0, block1, stage), block0, block1, sums, next);
+      multiply_block(block, item.part, w, load_lines(y, block0, block1, stage), sums, next);
     }
 
   for (int64_t i = item.part.begin; i < item.part.end; ++i, sums += pitch) {
@@ -366,18 +370,16 @@ void Patches<Real>::run_backward_data(const Buffers& buffers, const Item& item, 
 
 // Adds what a block of lines of y contributes to the sums of some lines of x.
 template <class Real>
-void Patches<Real>::multiply_block(Range lines, const Lines& w, const Lines& y, Range block0, Range block1, Real* sums,
+void Patches<Real>::multiply_block(const Block& block, Range lines, const Lines& w, const Lines& y, Real* sums,
                                    Upcoming& next) const {
   const Axis *outer = &p_.geometry.axis[0], *middle = &p_.geometry.axis[1];
-  const auto [x0, x1] = outer_axes(lines);
-  const Range readers0 = readers(*outer, x0, block0), readers1 = readers(*middle, x1, block1);
-  for (int64_t i0 = readers0.begin; i0 < readers0.end; ++i0) {
-    const Range k0 = taps_of(*outer, i0, block0);
-    for (int64_t i1 = readers1.begin; k0.size() > 0 && i1 < readers1.end; ++i1) {
-      const Range k1 = taps_of(*middle, i1, block1);
+  for (int64_t i0 = block.x[0].begin; i0 < block.x[0].end; ++i0) {
+    const Range k0 = taps_of(*outer, i0, block.y[0]);
+    for (int64_t i1 = block.x[1].begin; k0.size() > 0 && i1 < block.x[1].end; ++i1) {
+      const Range k1 = taps_of(*middle, i1, block.y[1]);
       const int64_t i = i0 * middle->x + i1;
       if (k1.size() <= 0 || i < lines.begin || i >= lines.end) continue;
-      const Real* first = y.line(0, middle->reach(i1, k1.begin) - block1.begin);
+      const Real* first = y.line(0, middle->reach(i1, k1.begin) - block.y[1].begin);
       multiply_patches({w.line(k0.begin, k1.begin), {0, w.pitch[1]}}, {first, {0, y.pitch[1] * middle->dilation}}, k1.size(),
                        sums + (i - lines.begin) * line_.x * lanes_, next);
     }

@@ -34,10 +34,9 @@ void join(const Tiles<Real>& tiles, const Real* from, int64_t pitch, int64_t lin
   tiles.join_lines(from, pitch, lines, length, to);
 }
 void join(const Tiles<float>&, const bf16* from, int64_t pitch, int64_t lines, int64_t length, bf16* to) {
-  constexpr int64_t kPiece = 16;
   for (int64_t l = 0; l < lines; ++l, from += pitch, to += length)
-    for (int64_t i = 0; i < length; i += kPiece)
-      std::memcpy(to + i, from + i, kPiece * sizeof(bf16));  // of a known size: a few moves
+    for (int64_t i = 0; i < length; i += kMaxLanes)
+      std::memcpy(to + i, from + i, kMaxLanes * sizeof(bf16));  // of a known size: a few moves
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ bool positions_suit(const Problem& problem, Isa isa);
 template <class Element>
 class Planes {
  public:
-  using Real = decltype(widen(Element()));
+  using Real = typename Operand<Element>::Real;
   Planes() = default;
   Planes(const Tiles<Real>& tiles, Type type, const GatherAxis* axis, const PlaneAxis* plane_axis, const Strides& in,
          const int64_t* cells);
