@@ -117,7 +117,7 @@ class Native final : public Plan {
   void load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const;
   void load_columns(const Buffers& buffers, int64_t group, Range channels, In* columns, std::byte* scratch) const;
   void run_conv_transpose(const Buffers& buffers, const Parallel& parallel) const;
-  std::vector<Run> longest_runs(Range channels, int64_t row_channels) const;
+  std::vector<Run> longest_runs(Range channels, int64_t row_channels, bool all_taps = false) const;
   std::vector<Run> pieces_of_row(double flops) const;
   void multiply(const Buffers& buffers, int64_t group, Range positions, std::span<const Run> runs, Real* columns,
                 std::byte* scratch) const;
@@ -333,11 +333,11 @@ void Native<In>::run_backward_data(const Buffers& buffers, const Parallel& paral
                     [&](int64_t index, int) { store_x(buffers, index / chunks, part(index % chunks, kChannels, g.x_channels)); });
 }
 
-// What a row of weights holds of the first channels of a row of columns, of the taps that reach y, in the longest runs.
+// What a row of weights holds of the first channels of a row of columns, of the taps that reach y or of all, in the longest runs.
 template <class In>
-std::vector<Run> Native<In>::longest_runs(Range channels, int64_t row_channels) const {
+std::vector<Run> Native<In>::longest_runs(Range channels, int64_t row_channels, bool all_taps) const {
   std::vector<Run> longest;
-  for (const Run& run : columns_.runs(channels.begin, channels.size(), row_channels, false)) {
+  for (const Run& run : columns_.runs(channels.begin, channels.size(), row_channels, all_taps)) {
     const Run* last = longest.empty() ? nullptr : &longest.back();
     if (last && last->weights + last->length == run.weights && last->columns + last->length == run.columns) {
       longest.back().length += run.length;
@@ -420,37 +420,44 @@ void Native<In>::backward_data(const Buffers& buffers, int64_t group, Range chan
                (group * g.x_channels + of_x.begin) * positions_;
   std::fill_n(sums, of_x.size() * positions_, Real(0));
   const int64_t most = tiles_->max_dot_taps[kDotRows], end = group * g.x_channels + of_x.end;
-  const auto runs = longest_runs(channels, channels.size());
+  std::vector<Run> pieces;  // of a row
+  for (const Run& run : longest_runs(channels, channels.size()))
+    for (int64_t n = 0; n < run.length; n += kTerms * kSlice)
+      pieces.push_back({run.weights + n, run.columns + n, std::min(kTerms * kSlice, run.length - n)});
   const bool in_place = kTerms == 1 ? in_place_ : p_.w.outer % kTerms == 0;
   for (int64_t first = group * g.x_channels + of_x.begin; first < end; first += kDotted) {
     const int64_t rows = std::min(kDotted, end - first), height = even_part(rows, kDotRows);
-    for (const Run& run : runs)
-      for (int64_t n = 0; n < run.length; n += kTerms * kSlice) {
-        const int64_t length = std::min(kTerms * kSlice, run.length - n), from = first * p_.w.outer + run.weights + n;
-        for (int64_t r = 0; !in_place && r < rows; ++r) {
-          const int64_t row = from + r * p_.w.outer;
-          if constexpr (kTerms == 1) {
-            tiles_->widen(p_.type, element(buffers.w, p_.type, row), stage + r * kSlice, length);
-          } else {
-            std::copy_n(static_cast<const In*>(buffers.w) + row, length, reinterpret_cast<In*>(stage + r * kSlice));
-          }
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const auto [weights, column, length] = pieces[i];
+      const int64_t from = first * p_.w.outer + weights;
+      for (int64_t r = 0; !in_place && r < rows; ++r) {
+        const int64_t row = from + r * p_.w.outer;
+        if constexpr (kTerms == 1) {
+          tiles_->widen(p_.type, element(buffers.w, p_.type, row), stage + r * kSlice, length);
+        } else {
+          std::copy_n(static_cast<const In*>(buffers.w) + row, length, reinterpret_cast<In*>(stage + r * kSlice));
         }
-        const Real* w = in_place ? reals(static_cast<const In*>(buffers.w) + from) : stage;
-        const int64_t w_pitch = in_place ? p_.w.outer / kTerms : kSlice;
-        for (int64_t m = 0; m < positions_; m += most) {
-          const int64_t together = std::min(most, positions_ - m);
-          int64_t offsets[kDotTaps];
-          for (int64_t t = 0; t < together; ++t) offsets[t] = t * pitch / kTerms;
-          for (int64_t r = 0; r < rows; r += height) {
-            const OuterRun<Real> piece{w + r * w_pitch, reals(columns + m * pitch + run.columns + n), length / kTerms};
-            tiles_->dot[std::min(height, rows - r)][together](
-                {&piece, 1, 0, w_pitch, offsets, sums + r * positions_ + m, positions_});
-          }
-        }
-        if (length % kTerms)
-          add_last_products(static_cast<const In*>(buffers.w) + from + length - 1, rows, columns + run.columns + n + length - 1,
-                            sums);
       }
+      const Real* w = in_place ? reals(static_cast<const In*>(buffers.w) + from) : stage;
+      const int64_t w_pitch = in_place ? p_.w.outer / kTerms : kSlice;
+      // The next piece of these rows, or the first one of those that follow: a tile asks for a row of it.
+      const bool last = i + 1 == pieces.size();
+      const int64_t next_rows = last ? std::min(kDotted, end - first - rows) : rows;
+      const int64_t next = ((last ? pieces[0].weights + rows * p_.w.outer : pieces[i + 1].weights) - weights) / kTerms;
+      int64_t asked = in_place ? 0 : next_rows;  // of those rows
+      for (int64_t m = 0; m < positions_; m += most) {
+        const int64_t together = std::min(most, positions_ - m);
+        int64_t offsets[kDotTaps];
+        for (int64_t t = 0; t < together; ++t) offsets[t] = t * pitch / kTerms;
+        for (int64_t r = 0; r < rows; r += height, ++asked) {
+          const OuterRun<Real> piece{w + r * w_pitch, reals(columns + m * pitch + column), length / kTerms};
+          tiles_->dot[std::min(height, rows - r)][together]({&piece, 1, 0, w_pitch, offsets, sums + r * positions_ + m,
+                                                             positions_, asked < next_rows ? next + (asked - r) * w_pitch : 0});
+        }
+      }
+      if (length % kTerms)
+        add_last_products(static_cast<const In*>(buffers.w) + from + length - 1, rows, columns + column + length - 1, sums);
+    }
     // An infinity or NaN among the weights may have met the zero of a position that does not read it.
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t m = 0; m < positions_; ++m)
@@ -493,7 +500,7 @@ void Native<In>::backward_weights(const Buffers& buffers, int64_t group, Range c
       tiles_->pair(halves + m * pitch, m + 1 < positions_ ? halves + (m + 1) * pitch : nullptr, terms + m / 2 * pitch,
                    count * taps());
   }
-  const auto of_row = columns_.runs(channels.begin, count, count, true);
+  const auto of_row = longest_runs(channels, count, true);
   const auto at = [&](int64_t i, const Run& run) {
     return element(buffers.w, p_.type, (group * g.x_channels + i) * p_.w.outer + run.weights);
   };
