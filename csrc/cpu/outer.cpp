@@ -155,8 +155,8 @@ std::array<Upcoming, 2> Outer<In>::upcoming(const Buffers& buffers, const Chunk&
     for (int a = 0; a < kAxes; ++a) of.axis[a] = {region.begin[a], region.end[a]};
     return of;
   };
-  if (!x_.in_place() && p_.x.channel == 1) next[0].reads(p_.type, buffers.x, p_.x, patch(c.x, p_.geometry.x_channels));
-  if (!y_.in_place() && p_.y.channel == 1) next[1].reads(p_.type, buffers.y, p_.y, patch(reach(c.x), p_.geometry.y_channels));
+  if (p_.x.channel == 1) next[0].reads(p_.type, buffers.x, p_.x, patch(c.x, p_.geometry.x_channels));
+  if (p_.y.channel == 1) next[1].reads(p_.type, buffers.y, p_.y, patch(reach(c.x), p_.geometry.y_channels));
   return next;
 }
 
