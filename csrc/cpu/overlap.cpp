@@ -29,6 +29,7 @@ constexpr int64_t kItems = 64;
 constexpr int64_t kMinDepth = 4;              // input channels: below it the overlap-add costs as much as the product
 constexpr int64_t kMinDepthSideBySide = 16;   // of groups whose channels lie side by side
 constexpr int64_t kManyPositions = 256;       // of a plane of x
+constexpr int64_t kFewPlanes = 32;            // of x
 constexpr int64_t kMinPairedOfMatrices = 16;  // below it bringing them to matrix registers costs more than it saves
 
 template <class In>
@@ -420,13 +421,16 @@ void Overlap<In>::store(const Buffers& buffers, const Block& block, const Real* 
 
 // Whether the output channels fill one vector and leave most of a second one empty, on planes of many positions in long lines
 // (256 to 20 channels of 28x28: 0.6 to 0.75 of the time of `gather` in NCX, 0.75 to 0.9 in NXC; with 8 lanes less, and 1.3 in
-// NXC). Of 24 channels `gather` takes a vector and a half where that is faster than two: 0.75 to 1.05 of the time.
+// NXC). Of 24 channels `gather` takes a vector and a half where that is faster than two: 0.75 to 1.05 of the time. Where planes
+// have few channels, `wide` adds their short sums in registers (21 to 21 channels, k16 s8, 32x32: 0.77 of the time; 32 to 24, k2
+// s2, 64x64: 0.75; 32 to 20, 1-D k16 s8: 0.78; 64 to 20, k3 s1: 1.03).
 template <class Real>
 bool little_over_a_vector(const Problem& p, const Tiles<Real>& tiles) {
   const Geometry& g = p.geometry;
   const int64_t lanes = tiles.lanes;
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1, wide = lanes == kMaxLanes;
   const int64_t quarters = planes && wide && tiles.column_step == lanes ? 6 : 5;
+  if (planes && wide && g.x_channels <= kFewPlanes) return false;
   return g.y_channels > lanes && g.y_channels <= lanes * quarters / 4 && g.x_positions() >= kManyPositions &&
          g.axis[kAxes - 1].x >= lanes && (planes || (wide && g.w_positions() > 1));
 }
