@@ -26,11 +26,13 @@ DataFormat DataFormat::parse(const char* op, std::string_view text) {
 }
 
 WeightsFormat WeightsFormat::parse(const char* op, const char* argument, std::string_view text) {
-  if (matches(text, "XOI")) return {kXOI};
-  if (matches(text, "IOX")) return {kIOX};
-  if (matches(text, "XIO")) return {kXIO};
-  if (matches(text, "OIX")) return {kOIX};
+  for (const Order order : {kXOI, kIOX, kXIO, kOIX})
+    if (matches(text, kNames[order])) return {order};
   TORCH_CHECK(false, op, ": ", argument, " must be XOI, IOX, XIO or OIX, got \"", text, "\"");
+}
+
+WeightsFormat WeightsFormat::of(const char* op, const Form& form) {
+  return matches(form.weights_format, kNames[kIXO]) ? WeightsFormat{kIXO} : parse(op, "weights_format", form.weights_format);
 }
 
 // ---- Private operators ------------------------------------------------------------------------------------------------------
@@ -93,7 +95,7 @@ SymSizes checked_result_sizes(Operation operation, const Tensor& first, const Te
   const SymInt& groups = form.groups;
   TORCH_EXT_CHECK_SYM(groups.sym_ge(1), op, ": groups = ", groups, " must be >= 1");
   const DataFormat data_format = DataFormat::parse(op, form.data_format);
-  const WeightsFormat weights_format = WeightsFormat::parse(op, "weights_format", form.weights_format);
+  const WeightsFormat weights_format = WeightsFormat::of(op, form);
 
   SymSizes result(rank, SymInt(0));
   const DataSizes data(first, data_format);
@@ -134,8 +136,7 @@ at::MemoryFormat result_memory_format(Operation operation, const Tensor& first, 
   if (operation == Operation::backward_weights || DataFormat::parse("", form.data_format).channels_last)
     return at::MemoryFormat::Contiguous;
   const at::MemoryFormat of_data = first.suggest_memory_format();
-  if (of_data != at::MemoryFormat::Contiguous || WeightsFormat::parse("", "", form.weights_format).order != WeightsFormat::kIOX)
-    return of_data;
+  if (of_data != at::MemoryFormat::Contiguous || WeightsFormat::of("", form).order != WeightsFormat::kIOX) return of_data;
   return second.suggest_memory_format();
 }
 
@@ -150,7 +151,7 @@ Problem problem_of(Operation operation, const Tensor& src, const Tensor& weights
                    const Form& form) {
   const int64_t rank = src.dim(), axes = rank - 2;
   const DataFormat data_format = DataFormat::parse("", form.data_format);
-  const WeightsFormat weights_format = WeightsFormat::parse("", "", form.weights_format);
+  const WeightsFormat weights_format = WeightsFormat::of("", form);
   Problem p;
   p.operation = operation;
   p.type = type_of(src);

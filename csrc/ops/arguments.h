@@ -33,15 +33,22 @@ struct DataFormat {
   const char* name() const { return channels_last ? "NXC" : "NCX"; }
 };
 
-// In names of the private operators I is always the channel of src and O that of dst within its group.
+struct Form;
+
+// In names of the private operators I is always the channel of src and O that of dst within its group. IXO is known to them
+// alone: IOX as channels_last has it in memory.
 struct WeightsFormat {
-  enum Order { kXOI, kIOX, kXIO, kOIX } order;
+  enum Order { kXOI, kIOX, kXIO, kOIX, kIXO } order;
   static WeightsFormat parse(const char* op, const char* argument, std::string_view text);
+  static WeightsFormat of(const char* op, const Form& form);
   bool axes_first() const { return order == kXOI || order == kXIO; }
-  int64_t in(int64_t rank) const { return order == kIOX ? 0 : order == kOIX ? 1 : order == kXOI ? rank - 1 : rank - 2; }
+  int64_t in(int64_t rank) const {
+    return order == kIOX || order == kIXO ? 0 : order == kOIX ? 1 : order == kXOI ? rank - 1 : rank - 2;
+  }
   int64_t out(int64_t rank) const { return order == kIOX ? 1 : order == kOIX ? 0 : order == kXOI ? rank - 2 : rank - 1; }
-  int64_t axis(int64_t a) const { return a + (axes_first() ? 0 : 2); }
-  const char* name() const { return order == kXOI ? "XOI" : order == kIOX ? "IOX" : order == kXIO ? "XIO" : "OIX"; }
+  int64_t axis(int64_t a) const { return a + (axes_first() ? 0 : order == kIXO ? 1 : 2); }
+  const char* name() const { return kNames[order]; }
+  static constexpr const char* kNames[] = {"XOI", "IOX", "XIO", "OIX", "IXO"};
 };
 
 // ---- Public operators: attributes of the specification -> sizes and offsets ------------------------------------------------

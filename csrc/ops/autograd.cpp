@@ -44,6 +44,7 @@ struct SavedForm {
   std::vector<SymInt> strides, offset, dilations;
   SymInt groups;
   std::string data_format, weights_format;
+  std::string gradient_format;  // of weights: the memory format of their gradient is theirs
 
   SavedForm() = default;
   SavedForm(Operation operation, const Tensor& first, const Tensor& second, const Form& form)
@@ -52,12 +53,16 @@ struct SavedForm {
         dilations(form.dilations.vec()),
         groups(form.groups),
         data_format(form.data_format),
-        weights_format(form.weights_format) {
+        weights_format(form.weights_format),
+        gradient_format(weights_format) {
     const DataFormat data = DataFormat::parse("torch_ext", data_format);
-    const WeightsFormat weights = WeightsFormat::parse("torch_ext", "weights_format", weights_format);
+    const WeightsFormat weights = WeightsFormat::of("torch_ext", form);
     const auto operands = operands_of(operation);
     for (int i = 0; i < 2; ++i) {
       const Tensor& t = i ? second : first;
+      if (operands[i] == kWeights && weights.order == WeightsFormat::kIOX &&
+          t.suggest_memory_format() != at::MemoryFormat::Contiguous)
+        gradient_format = WeightsFormat::kNames[WeightsFormat::kIXO];
       for (int64_t a = 0; a < t.dim() - 2; ++a)
         extent[operands[i]].push_back(t.sym_size(operands[i] == kWeights ? weights.axis(a) : data.axis(a)));
     }
@@ -68,8 +73,10 @@ struct SavedForm {
   Tensor derivative(Argument argument, const std::array<Tensor, 3>& t, const std::optional<Tensor>& bias = std::nullopt) const {
     const Operation operation = kDerivative[argument];
     const auto operands = operands_of(operation);
-    return call(operation, t[operands[0]], t[operands[1]], bias,
-                Form{extent[argument], strides, offset, dilations, groups, data_format, weights_format});
+    const std::string& format = argument == kWeights ? gradient_format : weights_format;
+    const Tensor result = call(operation, t[operands[0]], t[operands[1]], bias,
+                               Form{extent[argument], strides, offset, dilations, groups, data_format, format});
+    return format == weights_format ? result : result.movedim(-1, 1);
   }
 
   template <class F>
@@ -144,6 +151,7 @@ struct DerivativeBackward final : Node {
     args.collect(form.groups);
     args.collect(form.data_format);
     args.collect(form.weights_format);
+    args.collect(form.gradient_format);
     const_cast<SavedForm&>(form).for_each_size([&](auto& sizes) { args.collect(sizes); });
     for (const SavedVariable& s : saved) args.collect(s, /*is_output=*/false);
   }
@@ -163,6 +171,7 @@ struct DerivativeBackward final : Node {
     packed.pack(std::vector<SymInt>{form.groups});
     packed.pack(form.data_format);
     packed.pack(form.weights_format);
+    packed.pack(form.gradient_format);
     form.for_each_size([&](auto& sizes) { packed.pack(sizes); });
     std::vector<at::TypePtr> schema;
     for (const at::IValue& value : packed.vec()) schema.push_back(value.type());
@@ -190,6 +199,7 @@ struct DerivativeBackward final : Node {
     node.form.groups = packed.unpack<std::vector<SymInt>>()[0];
     node.form.data_format = packed.unpack<std::string>();
     node.form.weights_format = packed.unpack<std::string>();
+    node.form.gradient_format = packed.unpack<std::string>();
     node.form.for_each_size([&](auto& sizes) { sizes = packed.unpack<std::vector<SymInt>>(); });
     return node.derivatives(grads[0], given, needs);
   }

@@ -39,7 +39,7 @@ Batched batched(Operation operation, const Operand& first, const Operand& second
                 const Form& form, const SymInt& count) {
   const int64_t rank = first.value.dim() - (first.batch ? 1 : 0);
   const DataFormat data = DataFormat::parse("torch_ext", form.data_format);
-  const WeightsFormat weights = WeightsFormat::parse("torch_ext", "weights_format", form.weights_format);
+  const WeightsFormat weights = WeightsFormat::of("torch_ext", form);
   const int64_t channel = data.channel(rank), in = weights.in(rank), out = weights.out(rank);
   const bool of_weights = operation == Operation::backward_weights, one_group = form.groups.maybe_as_int() == 1;
   const bool bias_batched = bias && bias->batch;
