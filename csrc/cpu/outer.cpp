@@ -144,8 +144,7 @@ bool Outer<In>::sum_chunk(const Buffers& buffers, const Chunk& c, int64_t group,
   return true;
 }
 
-// What is brought to boxes for another chunk, in a step for each tile of this one; rows of planes are asked for as they are
-// brought.
+// What another chunk reads, in a step for each tile of this one; rows of planes are asked for as they are brought to boxes.
 template <class In>
 std::array<Upcoming, 2> Outer<In>::upcoming(const Buffers& buffers, const Chunk& c, int64_t group, int64_t panels) const {
   const int64_t steps = panels * parts_of(m_, tiles_->max_rows[parts_of(Base::width(), Base::lanes())]);

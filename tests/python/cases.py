@@ -150,9 +150,10 @@ def from_data(t: torch.Tensor, data_format: str) -> torch.Tensor:
 
 
 def to_weights(t: torch.Tensor, weights_format: str) -> torch.Tensor:
-    """IOX -> weights_format, contiguous. XIO and OIX are those of conv_transpose_backprop_filters."""
+    """IOX -> weights_format, contiguous. XIO and OIX are those of conv_transpose_backprop_filters, IXO is for the private operators."""
     spatial = range(2, t.dim())
-    order = {"IOX": (0, 1, *spatial), "XOI": (*spatial, 1, 0), "XIO": (*spatial, 0, 1), "OIX": (1, 0, *spatial)}
+    order = {"IOX": (0, 1, *spatial), "XOI": (*spatial, 1, 0), "XIO": (*spatial, 0, 1), "OIX": (1, 0, *spatial),
+             "IXO": (0, *spatial, 1)}
     return t.permute(order[weights_format]).contiguous()
 
 

@@ -44,7 +44,7 @@ def test_ncx_results_are_channels_last_where_an_argument_suggests_it(case: Case,
 
 
 @every_case
-@pytest.mark.parametrize("formats", list(itertools.product(("NXC", "NCX"), ("XOI", "IOX", "XIO", "OIX"))), ids="-".join)
+@pytest.mark.parametrize("formats", list(itertools.product(("NXC", "NCX"), ("XOI", "IOX", "XIO", "OIX", "IXO"))), ids="-".join)
 def test_private_operators_take_formats_in_any_case(case: Case, formats):
     t = case.tensors()
     x, w = to_data(t["x"], formats[0]), to_weights(t["w"], formats[1])
