@@ -125,6 +125,8 @@ class Native final : public Plan {
   void run_backward_data(const Buffers& buffers, const Parallel& parallel) const;
   void backward_data(const Buffers& buffers, int64_t group, Range channels, Range of_x, const In* columns,
                      std::byte* scratch) const;
+  void add_dots(const Real* weights, int64_t pitch, int64_t rows, const Real* column, int64_t length, Real* sums,
+                const Real* next = nullptr, int64_t next_rows = 0) const;
   void add_last_products(const In* weight, int64_t rows, const In* column, Real* sums) const;
   void store_x(const Buffers& buffers, int64_t group, Range channels) const;
   void backward_weights(const Buffers& buffers, int64_t group, Range channels, Range of_x, std::byte* scratch) const;
@@ -419,44 +421,37 @@ void Native<In>::backward_data(const Buffers& buffers, int64_t group, Range chan
   Real* sums = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), sums_part_) + sums_part * sums_of_part() +
                (group * g.x_channels + of_x.begin) * positions_;
   std::fill_n(sums, of_x.size() * positions_, Real(0));
-  const int64_t most = tiles_->max_dot_taps[kDotRows], end = group * g.x_channels + of_x.end;
+  const int64_t end = group * g.x_channels + of_x.end;
   std::vector<Run> pieces;  // of a row
   for (const Run& run : longest_runs(channels, channels.size()))
     for (int64_t n = 0; n < run.length; n += kTerms * kSlice)
       pieces.push_back({run.weights + n, run.columns + n, std::min(kTerms * kSlice, run.length - n)});
   const bool in_place = kTerms == 1 ? in_place_ : p_.w.outer % kTerms == 0;
+  const auto* weights = static_cast<const In*>(buffers.w);  // where in place, or pairs
   for (int64_t first = group * g.x_channels + of_x.begin; first < end; first += kDotted) {
-    const int64_t rows = std::min(kDotted, end - first), height = even_part(rows, kDotRows);
+    const int64_t rows = std::min(kDotted, end - first);
     for (size_t i = 0; i < pieces.size(); ++i) {
-      const auto [weights, column, length] = pieces[i];
-      const int64_t from = first * p_.w.outer + weights;
-      for (int64_t r = 0; !in_place && r < rows; ++r) {
-        const int64_t row = from + r * p_.w.outer;
-        if constexpr (kTerms == 1) {
-          tiles_->widen(p_.type, element(buffers.w, p_.type, row), stage + r * kSlice, length);
-        } else {
-          std::copy_n(static_cast<const In*>(buffers.w) + row, length, reinterpret_cast<In*>(stage + r * kSlice));
+      const auto [offset, column, length] = pieces[i];
+      const int64_t from = first * p_.w.outer + offset;
+      if (in_place) {
+        // The next piece of these rows, or the first one of those that follow.
+        const bool last = i + 1 == pieces.size();
+        const Real* next = reals(
+            weights + (last ? (first + rows) * p_.w.outer + pieces[0].weights : first * p_.w.outer + pieces[i + 1].weights));
+        add_dots(reals(weights + from), p_.w.outer / kTerms, rows, reals(columns + column), length / kTerms, sums, next,
+                 last ? std::min(kDotted, end - first - rows) : rows);
+      } else {
+        for (int64_t r = 0; r < rows; ++r) {
+          const int64_t row = from + r * p_.w.outer;
+          if constexpr (kTerms == 1) {
+            tiles_->widen(p_.type, element(buffers.w, p_.type, row), stage + r * kSlice, length);
+          } else {
+            std::copy_n(weights + row, length, reinterpret_cast<In*>(stage + r * kSlice));
+          }
         }
+        add_dots(stage, kSlice, rows, reals(columns + column), length / kTerms, sums);
       }
-      const Real* w = in_place ? reals(static_cast<const In*>(buffers.w) + from) : stage;
-      const int64_t w_pitch = in_place ? p_.w.outer / kTerms : kSlice;
-      // The next piece of these rows, or the first one of those that follow: a tile asks for a row of it.
-      const bool last = i + 1 == pieces.size();
-      const int64_t next_rows = last ? std::min(kDotted, end - first - rows) : rows;
-      const int64_t next = ((last ? pieces[0].weights + rows * p_.w.outer : pieces[i + 1].weights) - weights) / kTerms;
-      int64_t asked = in_place ? 0 : next_rows;  // of those rows
-      for (int64_t m = 0; m < positions_; m += most) {
-        const int64_t together = std::min(most, positions_ - m);
-        int64_t offsets[kDotTaps];
-        for (int64_t t = 0; t < together; ++t) offsets[t] = t * pitch / kTerms;
-        for (int64_t r = 0; r < rows; r += height, ++asked) {
-          const OuterRun<Real> piece{w + r * w_pitch, reals(columns + m * pitch + column), length / kTerms};
-          tiles_->dot[std::min(height, rows - r)][together]({&piece, 1, 0, w_pitch, offsets, sums + r * positions_ + m,
-                                                             positions_, asked < next_rows ? next + (asked - r) * w_pitch : 0});
-        }
-      }
-      if (length % kTerms)
-        add_last_products(static_cast<const In*>(buffers.w) + from + length - 1, rows, columns + column + length - 1, sums);
+      if (length % kTerms) add_last_products(weights + from + length - 1, rows, columns + column + length - 1, sums);
     }
     // An infinity or NaN among the weights may have met the zero of a position that does not read it.
     for (int64_t r = 0; r < rows; ++r)
@@ -465,6 +460,24 @@ void Native<In>::backward_data(const Buffers& buffers, int64_t group, Range chan
           sum = columns_.product(buffers.w, first + r, channels, columns + m * pitch, m);
     sums += rows * positions_;
   }
+}
+
+// sums[r][m] += the sum over so many reals of those of a row of weights times those of a column. Each tile asks for a row of what
+// is multiplied next.
+template <class In>
+void Native<In>::add_dots(const Real* weights, int64_t pitch, int64_t rows, const Real* column, int64_t length, Real* sums,
+                          const Real* next, int64_t next_rows) const {
+  const int64_t most = tiles_->max_dot_taps[kDotRows], height = even_part(rows, kDotRows), step = columns_pitch() / kTerms;
+  int64_t offsets[kDotTaps], asked = 0;
+  for (int64_t t = 0; t < kDotTaps; ++t) offsets[t] = t * step;
+  for (int64_t m = 0; m < positions_; m += most)
+    for (int64_t r = 0; r < rows; r += height, ++asked) {
+      const Real* row = weights + r * pitch;
+      const OuterRun<Real> run{row, column + m * step, length};
+      tiles_->dot[std::min(height, rows - r)][std::min(most, positions_ - m)](
+          {&run, 1, 0, pitch, offsets, sums + r * positions_ + m, positions_,
+           asked < next_rows ? next + asked * pitch - row : 0});
+    }
 }
 
 // sums[r][m] += the product of one weight of each row and one of each of the columns: the last of an odd number.
