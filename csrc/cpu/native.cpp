@@ -19,6 +19,7 @@
 
 #include "csrc/cpu/columns.h"
 #include "csrc/cpu/kernels.h"
+#include "csrc/cpu/native_gate.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
@@ -26,36 +27,7 @@
 namespace torch_ext::cpu {
 namespace {
 
-// Positions of x, beyond which packed weights are faster, by measurement: of any weights, and of some that are read from memory,
-// unless they are bf16 that others multiply as pairs. Those of gradients of weights are written by other kernels as fast, tap by
-// tap, unless taps are many, or they need conversion. Products with what lies outside of y are made here in vain: where these are
-// more than a quarter, others are faster from a few positions on (256 to 128 channels, k9 s1, 10x10: 0.5 to 0.7 of the time).
-constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6, kMaxPositionsInVain = 4;
-constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kManyTaps = 64;
-constexpr double kLeastInside = 0.75;
-// But weights beyond every cache take longer to pack than those products, forward, where the taps of a channel lie side by side
-// (256 to 256 channels, k9 s2, 7x7: 0.7 of the time; k16 s4, 5x5: 0.6).
-constexpr int64_t kHugeWeights = 16 << 20, kMaxPositionsOfHuge = 56;
-// Forward, weights that are packed from far apart take longer for it: rows of the taps of a line, where these are not too few for
-// the adding of columns and few are outside (256 to 128 channels, k4 s2, 50 positions: 0.65 of the time; along two axes 1.2), and
-// rows of the channels of large weights.
-constexpr int64_t kMaxPositionsOfTaps = 100, kLeastWeightsOfTaps = 64 << 10, kLeastTapsOfLine = 4;
-constexpr int64_t kMaxPositionsOfChannels = 32, kLeastWeightsOfChannels = 256 << 10;
-constexpr double kMostlyInside = 0.85;
-// Few channels of y leave vectors of other kernels empty, and lines of small planes do, while rows of weights here are as long as
-// taps are many. What planes of so many positions need for that: elements of weights, and of a row of them. (512 to 4 channels,
-// k10 s5 d2, 20x20: 0.7 of the time; 128 to 8, k8 s4, 7x7: 0.27.)
-// Where other kernels multiply pairs of bf16, that is so of fewer channels in the smallest planes.
-constexpr int64_t kFewChannels = 12, kFewChannelsOfPairs = 8, kMostPositionsOfFew = 512, kLeastRowOfFew = 64;
-constexpr struct { int64_t positions, weights; } kLeastOfFew[] = {{64, 8 << 10}, {128, 16 << 10}, {400, 32 << 10}};
-// Where most products are with what lies outside of y, tiles of `gather` that make few of those are better, though some of their
-// lanes are empty: the products that are left, in lanes, for each product here. (512 to 12 channels, k7 s1, 4x4: 0.6 of the
-// time.)
-constexpr double kLeastOfFewInside = 0.6;
-constexpr int64_t kSmallPlane = 128;  // positions, of which short lines leave vectors along them empty
-constexpr int64_t kPositions = 128;   // of an item that multiplies them by pieces of rows
-// From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
-constexpr int64_t kTapsOfPanels = 256;
+constexpr int64_t kPositions = 128;  // of an item that multiplies them by pieces of rows
 constexpr int64_t kItems = 64;
 constexpr int64_t kRunBytes = 2048;  // of a row of weights that an item reads, at least
 // Of weights that so few positions share that they take as long as memory does, which is read best in longer runs. (512 to 512
@@ -66,41 +38,8 @@ constexpr int64_t kChannels = 64;  // of x that are brought in order at a time
 // the columns and of the rows of weights make up. Columns of backward_data that fit L2 are made once for all rows, also where
 // taps are many (k8 s4, 256 to 128 channels, 5x5: 0.75 of the time).
 constexpr int64_t kColumnBytes = 128 << 10, kMostColumnBytes = 4 << 20, kFewColumnBytes = 512 << 10, kMostItems = 16;
-// Where vectors multiply pairs of bf16, here too: positions up to which these products are faster than those of packed pairs, by
-// measurement. Dot products need nothing transposed (0.5 of the time at 16 positions, 0.7 to 0.8 at 48; with many taps side by
-// side 0.8 to 0.9 at 64), but for weights that are packed in no time; forward, and of gradients of weights, that is so of weights
-// that are far from cache (at 48 positions 0.8 of the time), of lines of many taps and of the hundreds of taps of a vocoder (0.55
-// at 8 to 128 positions).
-constexpr int64_t kMaxPositionsDotted = 48, kMaxPositionsDottedOfTaps = 64, kTapsDotted = 16, kLeastWeightsDotted = 256 << 10;
-constexpr int64_t kMaxPositionsDottedOfChannels = 24;
-constexpr int64_t kMaxPositionsOfHugePairs = 32, kMaxPositionsOfPairLines = 24, kMaxPositionsOfHugeWritten = 64;
 // Rows of weights at a time of backward_data, and elements of them.
 constexpr int64_t kDotted = 32, kSlice = 1024;
-
-// The share of products that are not with what lies outside of y.
-double inside(const Geometry& g) {
-  double share = 1;
-  for (const Axis& axis : g.axis) share *= double(products_of(axis)) / double(axis.x * axis.w);
-  return share;
-}
-
-// Whether a forward layer to few channels is small enough.
-bool few_channels(const Problem& p, Isa isa) {
-  const Geometry& g = p.geometry;
-  const int64_t lanes = lanes_of(p.type, isa);
-  const bool pairs = multiplies_pairs(p.type, isa);
-  if (p.operation != Operation::conv_transpose || g.y_channels % lanes == 0) return false;
-  if (g.y_channels > (pairs ? kFewChannelsOfPairs : kFewChannels) || (pairs && g.x_positions() > kLeastOfFew[0].positions))
-    return false;
-  if (g.batch * g.x_positions() > kMostPositionsOfFew || g.y_channels * g.w_positions() < kLeastRowOfFew) return false;
-  // Lines of whole vectors suit the other kernels, but for the smallest planes.
-  if (g.x_positions() > kSmallPlane && g.axis[kAxes - 1].x % lanes == 0) return false;
-  const int64_t columns = round_up(g.y_channels, column_step_of(p.type, isa));
-  if (inside(g) * double(columns) < kLeastOfFewInside * double(g.y_channels)) return false;
-  for (const auto& least : kLeastOfFew)
-    if (g.x_positions() <= least.positions) return g.w_size() >= least.weights * g.groups;
-  return false;
-}
 
 template <class In>
 class Native final : public Plan {
@@ -350,17 +289,22 @@ std::vector<Run> Native<In>::longest_runs(Range channels, int64_t row_channels, 
   return longest;
 }
 
+// Of so many elements each, but for the last one of a run.
+std::vector<Run> cut_runs(const std::vector<Run>& runs, int64_t length) {
+  std::vector<Run> pieces;
+  for (const Run& run : runs)
+    for (int64_t n = 0; n < run.length; n += length)
+      pieces.push_back({run.weights + n, run.columns + n, std::min(length, run.length - n)});
+  return pieces;
+}
+
 // Even pieces of whole tiles, of the taps that reach y; as long as kRunBytes where threads share them evenly.
 template <class In>
 std::vector<Run> Native<In>::pieces_of_row(double flops) const {
   const Geometry& g = p_.geometry;
   const std::vector<Run> whole = longest_runs({0, g.y_channels}, g.y_channels);
-  std::vector<Run> pieces;
   for (int64_t tiles = std::max<int64_t>(1, run_bytes() / bytes_of(p_.type) / width());; --tiles) {
-    pieces.clear();
-    for (const Run& run : whole)
-      for (int64_t n = 0; n < run.length; n += tiles * width())
-        pieces.push_back({run.weights + n, run.columns + n, std::min(tiles * width(), run.length - n)});
+    std::vector<Run> pieces = cut_runs(whole, tiles * width());
     if (tiles == 1 || shared_evenly(g.groups * int64_t(pieces.size()), flops)) return pieces;
   }
 }
@@ -422,10 +366,7 @@ void Native<In>::backward_data(const Buffers& buffers, int64_t group, Range chan
                (group * g.x_channels + of_x.begin) * positions_;
   std::fill_n(sums, of_x.size() * positions_, Real(0));
   const int64_t end = group * g.x_channels + of_x.end;
-  std::vector<Run> pieces;  // of a row
-  for (const Run& run : longest_runs(channels, channels.size()))
-    for (int64_t n = 0; n < run.length; n += kTerms * kSlice)
-      pieces.push_back({run.weights + n, run.columns + n, std::min(kTerms * kSlice, run.length - n)});
+  const std::vector<Run> pieces = cut_runs(longest_runs(channels, channels.size()), kTerms * kSlice);  // of a row
   const bool in_place = kTerms == 1 ? in_place_ : p_.w.outer % kTerms == 0;
   const auto* weights = static_cast<const In*>(buffers.w);  // where in place, or pairs
   for (int64_t first = group * g.x_channels + of_x.begin; first < end; first += kDotted) {
@@ -533,71 +474,8 @@ void Native<In>::backward_weights(const Buffers& buffers, int64_t group, Range c
   }
 }
 
-// Whether rows of weights are contiguous: all of (channel, taps), or at least the channels of a tap.
-bool contiguous_rows(const Problem& p) {
-  const Geometry& g = p.geometry;
-  if (p.w.channel == 1) return true;
-  int64_t taps = 1;
-  for (int a = kAxes - 1; a >= 0; taps *= g.axis[a--].w)
-    if (g.axis[a].w > 1 && p.w.axis[a] != taps) return false;
-  return p.w.channel == taps;
-}
-
-// Positions of x up to which weights are better multiplied as they lie.
-int64_t most_positions(const Problem& p, const Request& request) {
-  const Geometry& g = p.geometry;
-  const bool taps_inside = p.w.channel != 1, pairs = multiplies_pairs(p.type, request.isa);
-  const bool forward = p.operation == Operation::conv_transpose, written = p.operation == Operation::backward_weights;
-  const int64_t run = taps_inside ? g.y_channels * g.w_positions() : g.y_channels;  // side by side in a row of weights
-  int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
-  const bool read_whole = g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun;
-  if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
-    most = written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
-  if (inside(g) < kLeastInside) {
-    const bool huge = forward && taps_inside && g.w_size() * bytes_of(p.type) >= kHugeWeights;
-    most = std::min(most, written ? kMaxPositionsInVain : huge ? kMaxPositionsOfHuge : kMaxPositions);
-  }
-  if (!forward || pairs || inside(g) < kMostlyInside) return most;
-  const int64_t line = g.axis[kAxes - 1].w;
-  if (taps_inside && line >= kLeastTapsOfLine && line == g.w_positions() && g.w_size() >= kLeastWeightsOfTaps * g.groups)
-    return std::max(most, kMaxPositionsOfTaps);
-  return !taps_inside && g.w_size() >= kLeastWeightsOfChannels * g.groups ? std::max(most, kMaxPositionsOfChannels) : most;
-}
-
-bool accepts(const Problem& p) {
-  const Geometry& g = p.geometry;
-  if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || !contiguous_rows(p)) return false;
-  const int64_t positions = g.batch * g.x_positions();
-  return positions <= kMaxLinks / g.w_positions() && g.batch * g.y_positions() <= kMaxResults;
-}
-
-// Of pairs of bf16.
-int64_t most_positions_of_pairs(const Problem& p) {
-  const Geometry& g = p.geometry;
-  const bool taps_inside = p.w.channel != 1, data = p.operation == Operation::backward_data;
-  const bool written = p.operation == Operation::backward_weights;
-  const int64_t taps = g.w_positions(), bytes = g.w_size() * bytes_of(p.type);
-  if (inside(g) < kLeastInside) return written ? kMaxPositionsInVain : kMaxPositions;
-  if (taps_inside && taps >= kTapsOfPanels) return kMaxPositionsOfLarge;
-  if (!taps_inside && taps >= kManyTaps) return data ? kMaxDotPositions : kMaxPositions;
-  if (data && g.w_size() < kLeastWeightsDotted * g.groups) return kMaxDotPositions;
-  if (data && !taps_inside) return bytes < kLargeWeights ? kMaxPositionsDottedOfChannels : kMaxPositionsDotted;
-  if (data) return taps >= kTapsDotted ? kMaxPositionsDottedOfTaps : kMaxPositionsDotted;
-  const bool lines = taps_inside && taps >= kLeastTapsOfLine && taps == g.axis[kAxes - 1].w;
-  if (written) return bytes >= (lines ? kLargeWeights : kHugeWeights) ? kMaxPositionsOfHugeWritten : kMaxPositions;
-  return lines ? kMaxPositionsOfPairLines : !taps_inside && bytes >= kHugeWeights ? kMaxPositionsOfHugePairs : kMaxPositions;
-}
-
-// Whether there are few enough positions for that many weights.
-bool few_positions(const Problem& p, int64_t most) {
-  const Geometry& g = p.geometry;
-  const bool packs_nothing = !p.prepacked || g.w_positions() >= kTapsOfPanels;
-  return packs_nothing && g.batch * g.x_positions() <= most && g.w_size() >= kMinWeights * g.groups;
-}
-
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  if (!accepts(p)) return nullptr;
-  if (!request.by_name && !few_positions(p, most_positions(p, request)) && !few_channels(p, request.isa)) return nullptr;
+  if (!native_takes(p) || (!request.by_name && !native_pays(p, request))) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Native<double>>(p, tiles<double>(isa), request.threads);
   return std::make_shared<Native<float>>(p, tiles<float>(isa), request.threads);
 }
@@ -606,10 +484,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
 
 #if defined(__x86_64__)
 std::shared_ptr<Plan> make_native_avx512_bf16(const Problem& p, const Request& request) {
-  if (p.type != Type::bf16 || !accepts(p)) return nullptr;
-  const bool pays = request.isa < Isa::amx && pairs_are_fast() &&
-                    (few_positions(p, most_positions_of_pairs(p)) || few_channels(p, request.isa));
-  if (!request.by_name && !pays) return nullptr;
+  if (p.type != Type::bf16 || !native_takes(p) || (!request.by_name && !native_of_pairs_pays(p, request))) return nullptr;
   return std::make_shared<Native<bf16>>(p, pair_tiles(), request.threads);
 }
 #endif

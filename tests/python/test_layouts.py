@@ -78,27 +78,22 @@ def test_nxc_results_and_diff_weights_are_contiguous(case: Case):
 def test_gradients_of_weights_have_the_memory_format_of_the_weights(case: Case, last):
     t = case.tensors(integers=True)
     x, w = (channels_last(t[name]) if yes else t[name] for name, yes in zip("xw", last))
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
     exact = cases.gradients(case, t)
-
-    def gradients(function, x, w):
-        x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
-        y = function(x, w)
-        g = torch.empty_like(y).copy_(t["y"]).requires_grad_()
-        first = torch.autograd.grad(y, (x, w), g, create_graph=True)
-        return *first, *torch.autograd.grad(first[1], (x, g), w)  # L(src, weights, dst) by the others, at (w, g) and (x, w)
 
     def function(x, w):
         return ops.conv_transpose(x, w, **case.attributes())
 
-    got = gradients(function, x, w)
-    assert is_channels_last(got[1]) if last[1] else got[1].is_contiguous()
-    for a, b in zip(got, (*exact, exact[0], cases.conv_transpose(case, t, bias=False))):
+    y = function(x, w)
+    g = torch.empty_like(y).copy_(t["y"]).requires_grad_()
+    dx, dw = torch.autograd.grad(y, (x, w), g, create_graph=True)
+    assert is_channels_last(dw) if last[1] else dw.is_contiguous()
+    again = torch.autograd.grad(dw, (x, g), w)  # of L(x, w, g), which is linear in each: by x and by g
+    for a, b in zip((dx, dw, *again), (*exact, exact[0], cases.conv_transpose(case, t, bias=False))):
         assert torch.equal(a, b)
-    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
-    y = compiled(x, w)
-    dw = torch.autograd.grad(y, w, torch.empty_like(y).copy_(t["y"]))[0]
-    assert dw.stride() == got[1].stride() and torch.equal(dw, exact[1])
+    of_compiled = torch.autograd.grad(compiled(x, w), w, g)[0]
+    assert of_compiled.stride() == dw.stride() and torch.equal(of_compiled, exact[1])
 
 
 # What a view may look like: the values of the result must not care.

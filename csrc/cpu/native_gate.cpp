@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/native_gate.h"
+
+#include <algorithm>
+
+#include "csrc/cpu/native.h"
+#include "csrc/cpu/rounding.h"
+#include "csrc/cpu/tiles.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+// Positions of x, beyond which packed weights are faster, by measurement: of any weights, and of some that are read from memory,
+// unless they are bf16 that others multiply as pairs. Those of gradients of weights are written by other kernels as fast, tap by
+// tap, unless taps are many, or they need conversion. Products with what lies outside of y are made here in vain: where these are
+// more than a quarter, others are faster from a few positions on (256 to 128 channels, k9 s1, 10x10: 0.5 to 0.7 of the time).
+constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6, kMaxPositionsInVain = 4;
+constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48;
+constexpr double kLeastInside = 0.75;
+// But weights beyond every cache take longer to pack than those products, forward, where the taps of a channel lie side by side
+// (256 to 256 channels, k9 s2, 7x7: 0.7 of the time; k16 s4, 5x5: 0.6).
+constexpr int64_t kHugeWeights = 16 << 20, kMaxPositionsOfHuge = 56;
+// Forward, weights that are packed from far apart take longer for it: rows of the taps of a line, where these are not too few for
+// the adding of columns and few are outside (256 to 128 channels, k4 s2, 50 positions: 0.65 of the time; along two axes 1.2), and
+// rows of the channels of large weights.
+constexpr int64_t kMaxPositionsOfTaps = 100, kLeastWeightsOfTaps = 64 << 10, kLeastTapsOfLine = 4;
+constexpr int64_t kMaxPositionsOfChannels = 32, kLeastWeightsOfChannels = 256 << 10;
+constexpr double kMostlyInside = 0.85;
+// Few channels of y leave vectors of other kernels empty, and lines of small planes do, while rows of weights here are as long as
+// taps are many. What planes of so many positions need for that: elements of weights, and of a row of them. (512 to 4 channels,
+// k10 s5 d2, 20x20: 0.7 of the time; 128 to 8, k8 s4, 7x7: 0.27.)
+// Where other kernels multiply pairs of bf16, that is so of fewer channels in the smallest planes.
+constexpr int64_t kFewChannelsOfPairs = 8, kMostPositionsOfFew = 512, kLeastRowOfFew = 64;
+constexpr struct { int64_t positions, weights; } kLeastOfFew[] = {{64, 8 << 10}, {128, 16 << 10}, {400, 32 << 10}};
+// Where most products are with what lies outside of y, tiles of `gather` that make few of those are better, though some of their
+// lanes are empty: the products that are left, in lanes, for each product here. (512 to 12 channels, k7 s1, 4x4: 0.6 of the
+// time.)
+constexpr double kLeastOfFewInside = 0.6;
+constexpr int64_t kSmallPlane = 128;  // positions, of which short lines leave vectors along them empty
+// From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
+constexpr int64_t kTapsOfPanels = 256;
+// Where vectors multiply pairs of bf16, here too: positions up to which these products are faster than those of packed pairs, by
+// measurement. Dot products need nothing transposed (0.5 of the time at 16 positions, 0.7 to 0.8 at 48; with many taps side by
+// side 0.8 to 0.9 at 64), but for weights that are packed in no time; forward, and of gradients of weights, that is so of weights
+// that are far from cache (at 48 positions 0.8 of the time), of lines of many taps and of the hundreds of taps of a vocoder (0.55
+// at 8 to 128 positions).
+constexpr int64_t kMaxPositionsDotted = 48, kMaxPositionsDottedOfTaps = 64, kTapsDotted = 16, kLeastWeightsDotted = 256 << 10;
+constexpr int64_t kMaxPositionsDottedOfChannels = 24;
+constexpr int64_t kMaxPositionsOfHugePairs = 32, kMaxPositionsOfPairLines = 24, kMaxPositionsOfHugeWritten = 64;
+
+// The share of products that are not with what lies outside of y.
+double inside(const Geometry& g) {
+  double share = 1;
+  for (const Axis& axis : g.axis) share *= double(products_of(axis)) / double(axis.x * axis.w);
+  return share;
+}
+
+// Whether a forward layer to few channels is small enough.
+bool few_channels(const Problem& p, Isa isa) {
+  const Geometry& g = p.geometry;
+  const int64_t lanes = lanes_of(p.type, isa);
+  const bool pairs = multiplies_pairs(p.type, isa);
+  if (p.operation != Operation::conv_transpose || g.y_channels % lanes == 0) return false;
+  if (g.y_channels > (pairs ? kFewChannelsOfPairs : kFewChannels) || (pairs && g.x_positions() > kLeastOfFew[0].positions))
+    return false;
+  if (g.batch * g.x_positions() > kMostPositionsOfFew || g.y_channels * g.w_positions() < kLeastRowOfFew) return false;
+  // Lines of whole vectors suit the other kernels, but for the smallest planes.
+  if (g.x_positions() > kSmallPlane && g.axis[kAxes - 1].x % lanes == 0) return false;
+  const int64_t columns = round_up(g.y_channels, column_step_of(p.type, isa));
+  if (inside(g) * double(columns) < kLeastOfFewInside * double(g.y_channels)) return false;
+  for (const auto& least : kLeastOfFew)
+    if (g.x_positions() <= least.positions) return g.w_size() >= least.weights * g.groups;
+  return false;
+}
+
+// Whether rows of weights are contiguous: all of (channel, taps), or at least the channels of a tap.
+bool contiguous_rows(const Problem& p) {
+  const Geometry& g = p.geometry;
+  if (p.w.channel == 1) return true;
+  int64_t taps = 1;
+  for (int a = kAxes - 1; a >= 0; taps *= g.axis[a--].w)
+    if (g.axis[a].w > 1 && p.w.axis[a] != taps) return false;
+  return p.w.channel == taps;
+}
+
+// Positions of x up to which weights are better multiplied as they lie.
+int64_t most_positions(const Problem& p, const Request& request) {
+  const Geometry& g = p.geometry;
+  const bool taps_inside = p.w.channel != 1, pairs = multiplies_pairs(p.type, request.isa);
+  const bool forward = p.operation == Operation::conv_transpose, written = p.operation == Operation::backward_weights;
+  const int64_t run = taps_inside ? g.y_channels * g.w_positions() : g.y_channels;  // side by side in a row of weights
+  int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
+  const bool read_whole = g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun;
+  if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
+    most = written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
+  if (inside(g) < kLeastInside) {
+    const bool huge = forward && taps_inside && g.w_size() * bytes_of(p.type) >= kHugeWeights;
+    most = std::min(most, written ? kMaxPositionsInVain : huge ? kMaxPositionsOfHuge : kMaxPositions);
+  }
+  if (!forward || pairs || inside(g) < kMostlyInside) return most;
+  const int64_t line = g.axis[kAxes - 1].w;
+  if (taps_inside && line >= kLeastTapsOfLine && line == g.w_positions() && g.w_size() >= kLeastWeightsOfTaps * g.groups)
+    return std::max(most, kMaxPositionsOfTaps);
+  return !taps_inside && g.w_size() >= kLeastWeightsOfChannels * g.groups ? std::max(most, kMaxPositionsOfChannels) : most;
+}
+
+// Of pairs of bf16.
+int64_t most_positions_of_pairs(const Problem& p) {
+  const Geometry& g = p.geometry;
+  const bool taps_inside = p.w.channel != 1, data = p.operation == Operation::backward_data;
+  const bool written = p.operation == Operation::backward_weights;
+  const int64_t taps = g.w_positions(), bytes = g.w_size() * bytes_of(p.type);
+  if (inside(g) < kLeastInside) return written ? kMaxPositionsInVain : kMaxPositions;
+  if (taps_inside && taps >= kTapsOfPanels) return kMaxPositionsOfLarge;
+  if (!taps_inside && taps >= kManyTaps) return data ? kMaxDotPositions : kMaxPositions;
+  if (data && g.w_size() < kLeastWeightsDotted * g.groups) return kMaxDotPositions;
+  if (data && !taps_inside) return bytes < kLargeWeights ? kMaxPositionsDottedOfChannels : kMaxPositionsDotted;
+  if (data) return taps >= kTapsDotted ? kMaxPositionsDottedOfTaps : kMaxPositionsDotted;
+  const bool lines = taps_inside && taps >= kLeastTapsOfLine && taps == g.axis[kAxes - 1].w;
+  if (written) return bytes >= (lines ? kLargeWeights : kHugeWeights) ? kMaxPositionsOfHugeWritten : kMaxPositions;
+  return lines ? kMaxPositionsOfPairLines : !taps_inside && bytes >= kHugeWeights ? kMaxPositionsOfHugePairs : kMaxPositions;
+}
+
+// Whether there are few enough positions for that many weights.
+bool few_positions(const Problem& p, int64_t most) {
+  const Geometry& g = p.geometry;
+  const bool packs_nothing = !p.prepacked || g.w_positions() >= kTapsOfPanels;
+  return packs_nothing && g.batch * g.x_positions() <= most && g.w_size() >= kMinWeights * g.groups;
+}
+
+}  // namespace
+
+bool native_takes(const Problem& p) {
+  const Geometry& g = p.geometry;
+  if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || !contiguous_rows(p)) return false;
+  const int64_t positions = g.batch * g.x_positions();
+  return positions <= kMaxLinks / g.w_positions() && g.batch * g.y_positions() <= kMaxResults;
+}
+
+bool native_pays(const Problem& p, const Request& request) {
+  return few_positions(p, most_positions(p, request)) || few_channels(p, request.isa);
+}
+
+bool native_of_pairs_pays(const Problem& p, const Request& request) {
+  return request.isa < Isa::amx && pairs_are_fast() &&
+         (few_positions(p, most_positions_of_pairs(p)) || few_channels(p, request.isa));
+}
+
+}  // namespace torch_ext::cpu
