@@ -11,8 +11,11 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kItems = 64;   // to aim for, so that any number of threads up to that has work
-constexpr int64_t kCall = 1536;  // a multiple of what the largest blocks of tiles compute, for any number of phases
+constexpr int64_t kItems = 64;  // to aim for, so that any number of threads up to that has work
+// Results of a call of a tile, of whole lines or of a part of one (bigvgan's 8000: 0.93 of the time of whole calls where they
+// come from memory): multiples of what the largest blocks compute, for any number of phases. Between calls the next plane is
+// asked for.
+constexpr int64_t kCall = 1536, kPartOfLine = 768;
 constexpr int64_t kPacked = 64;  // groups whose weights are packed at a time
 constexpr int64_t kPlanes = 16;  // of an item, at most
 
@@ -55,9 +58,9 @@ class Lines final : public Plan {
   Phase phase(size_t r0, size_t r1) const;
   bool forward() const { return p_.operation == Operation::conv_transpose; }
   const GatherAxis& axis(int a) const { return box_.axis(a); }
-  // Of a call of a tile, which computes about kCall results; between calls the next plane is asked for.
+  // Of a call.
   int64_t lines_of_call(int64_t line) const { return std::max<int64_t>(kCall / (line * axis(1).out_step), 1); }
-  int64_t cells_of_call() const { return kCall / axis(2).out_step; }
+  int64_t cells_of_call() const { return kPartOfLine / axis(2).out_step; }
   void run_item(const Buffers& buffers, int64_t item, int64_t threads, const Real* weights, const Real* bias, Real* box) const;
   void pack_weights(const void* weights, Range groups, Real* to) const;
   void compute(const Range* cell, const Range* to, const Real* box, const Real* weights, Real bias, void* out,

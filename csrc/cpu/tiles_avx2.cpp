@@ -154,6 +154,7 @@ struct F64 {
   using Mask = __m256i;
   static constexpr int lanes = 4;
   static Reg zero() { return _mm256_setzero_pd(); }
+  static void pin(Reg& v) { asm("" : "+x"(v)); }
   static Reg set(double v) { return _mm256_set1_pd(v); }
   static Reg broadcast(const double* p) { return set(*p); }
   static Reg load(const double* p) { return _mm256_loadu_pd(p); }

@@ -166,6 +166,7 @@ struct F64 {
   using Mask = __mmask8;
   static constexpr int lanes = 8;
   static Reg zero() { return _mm512_setzero_pd(); }
+  static void pin(Reg& v) { asm("" : "+v"(v)); }
   static Reg set(double v) { return _mm512_set1_pd(v); }
   static Reg broadcast(const double* p) { return set(*p); }
   static Reg load(const double* p) { return _mm512_loadu_pd(p); }

@@ -15,94 +15,120 @@ inline __attribute__((always_inline)) void load_block(Type type, const void* fro
   TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) r[k] = V::load(reals + k * V::lanes);
 }
 
+// Sums of a few blocks that stay zero while all is finite: in a single one each block would wait for the one before.
+inline constexpr int kLineChecks = 4;
+
 template <class V, int Step>
 bool load_lines(const LinesIn<typename V::Real>& t) {
   using Real = typename V::Real;
   constexpr int64_t kBlock = Step * V::lanes;
-  auto check = V::zero();
-  for (int64_t l = 0; l < t.lines; ++l)
-    for (int64_t i = 0; i < t.count; i += kBlock) {
-      const int64_t left = t.count - i, first = l * t.from_pitch + i;
-      Real* const to = t.to + l * t.to_pitch + i / Step;
+  typename V::Reg checks[kLineChecks];
+  TORCH_EXT_UNROLL for (auto& check : checks) check = V::zero();
+  const auto check_block = [](const typename V::Reg(&r)[Step], typename V::Reg & check) __attribute__((always_inline)) {
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) check = V::fma(r[k], V::zero(), check);
+  };
+  for (int64_t l = 0; l < t.lines; ++l) {
+    Real* to = t.to + l * t.to_pitch;
+    int64_t first = l * t.from_pitch, left = t.count;
+    const auto move = [&](typename V::Reg & check) __attribute__((always_inline)) {
       typename V::Reg r[Step];
-      if (left >= kBlock) {
-        load_block<V>(t.type, t.from, first, r);
-        TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) check = V::fma(r[k], V::zero(), check);
-        unweave_vectors<V, Step>(r);
-        TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) V::store(to + k * t.slot, r[k]);
-        continue;
-      }
-      Real last[kBlock];
-      V::widen(t.type, static_cast<const char*>(t.from) + first * bytes_of(t.type), last, left);
-      TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) {
-        r[k] = left > k * V::lanes ? V::load_first(last + k * V::lanes, left - k * V::lanes) : V::zero();
-        check = V::fma(r[k], V::zero(), check);
-      }
+      load_block<V>(t.type, t.from, first, r);
+      check_block(r, check);
       unweave_vectors<V, Step>(r);
-      TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k)
-        if (left > k) V::store_first(to + k * t.slot, (left - k + Step - 1) / Step, r[k]);
-    }
-  return vanishes<V>(check);
+      TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) V::store(to + k * t.slot, r[k]);
+      first += kBlock, to += V::lanes;
+    };
+    for (; left >= kLineChecks * kBlock; left -= kLineChecks * kBlock) TORCH_EXT_UNROLL for (auto& check : checks) move(check);
+    for (; left >= kBlock; left -= kBlock) move(checks[0]);
+    if (left == 0) continue;
+    Real last[kBlock];
+    typename V::Reg r[Step];
+    V::widen(t.type, static_cast<const char*>(t.from) + first * bytes_of(t.type), last, left);
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) r[k] =
+        left > k * V::lanes ? V::load_first(last + k * V::lanes, left - k * V::lanes) : V::zero();
+    check_block(r, checks[0]);
+    unweave_vectors<V, Step>(r);
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k)
+      if (left > k) V::store_first(to + k * t.slot, (left - k + Step - 1) / Step, r[k]);
+  }
+  TORCH_EXT_UNROLL for (int i = 1; i < kLineChecks; ++i) checks[0] = V::add(checks[0], checks[i]);
+  return vanishes<V>(checks[0]);
 }
 
-// Vectors of the cells of a line from `in` on, whose results are the first `left` from `to` on.
-template <class V, int Step, int Vectors>
+// Some vectors of the cells of some lines from `in` on, whose results are the first `left` of each line from `to` on.
+template <class V, int Step, int Lines, int Vectors>
 inline __attribute__((always_inline)) void lines_block(const LinesTile<typename V::Real>& t, const typename V::Real* in,
-                                                       void* to, int64_t left) {
+                                                       char* to, int64_t left) {
   using Real = typename V::Real;
-  typename V::Reg sums[Vectors][Step];
+  constexpr int kBlock = Lines * Vectors;
+  typename V::Reg sums[kBlock][Step];
   const auto init = V::set(t.init);
-  TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) TORCH_EXT_UNROLL for (int r = 0; r < Step; ++r) sums[v][r] = init;
+  TORCH_EXT_UNROLL for (int i = 0; i < kBlock; ++i) TORCH_EXT_UNROLL for (int r = 0; r < Step; ++r) sums[i][r] = init;
   const int64_t* offset = t.offsets;
   const Real* weight = t.weights;
+  const auto load = [&](int i) __attribute__((always_inline)) {
+    return V::load(in + *offset + i / Vectors * t.in_pitch + i % Vectors * V::lanes);
+  };
   for (int64_t k = 0; k < t.shared; ++k, ++offset, weight += Step) {
     typename V::Reg factor[Step];
     TORCH_EXT_UNROLL for (int r = 0; r < Step; ++r) factor[r] = V::broadcast(weight + r);
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
-      const auto x = V::load(in + *offset + v * V::lanes);
-      TORCH_EXT_UNROLL for (int r = 0; r < Step; ++r) sums[v][r] = V::fma(factor[r], x, sums[v][r]);
+    TORCH_EXT_UNROLL for (int i = 0; i < kBlock; ++i) {
+      auto x = load(i);
+      if constexpr (Step > 1) V::pin(x);  // else it is loaded for each product
+      TORCH_EXT_UNROLL for (int r = 0; r < Step; ++r) sums[i][r] = V::fma(factor[r], x, sums[i][r]);
     }
   }
   TORCH_EXT_UNROLL for (int r = 0; r < Step; ++r)
     for (int64_t k = 0; k < t.own[r]; ++k, ++offset, ++weight) {
       const auto factor = V::broadcast(weight);
-      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) sums[v][r] = V::fma(factor, V::load(in + *offset + v * V::lanes), sums[v][r]);
+      TORCH_EXT_UNROLL for (int i = 0; i < kBlock; ++i) sums[i][r] = V::fma(factor, load(i), sums[i][r]);
     }
-  TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
-    weave_vectors<V, Step>(sums[v]);
+  const int64_t size = bytes_of(t.type), pitch = t.to_pitch * size;
+  TORCH_EXT_UNROLL for (int i = 0; i < kBlock; ++i) {
+    weave_vectors<V, Step>(sums[i]);
     TORCH_EXT_UNROLL for (int r = 0; r < Step; ++r) {
-      const int64_t at = (v * Step + r) * V::lanes;
-      if (at >= left) return;
+      const int64_t at = (i % Vectors * Step + r) * V::lanes;
+      if (at >= left) continue;
+      char* const result = to + i / Vectors * pitch + at * size;
       if constexpr (sizeof(Real) == 4)
         if (t.type != Type::f32) {
-          V::store_narrow(t.type, static_cast<uint16_t*>(to) + at, left - at, sums[v][r]);
+          V::store_narrow(t.type, result, left - at, sums[i][r]);
           continue;
         }
       if (left - at >= V::lanes) {
-        V::store(static_cast<Real*>(to) + at, sums[v][r]);
+        V::store(reinterpret_cast<Real*>(result), sums[i][r]);
       } else {
-        V::store_first(static_cast<Real*>(to) + at, left - at, sums[v][r]);
+        V::store_first(reinterpret_cast<Real*>(result), left - at, sums[i][r]);
       }
     }
   }
 }
 
-// As many blocks of so many vectors as there are, then of half as many.
-template <class V, int Step, int Vectors>
-inline __attribute__((always_inline)) void lines_blocks(const LinesTile<typename V::Real>& t, const typename V::Real* in,
-                                                        char* to, int64_t size, int64_t left) {
-  constexpr int64_t kResults = Vectors * Step * V::lanes;
-  for (; left > kResults - Step * V::lanes; left -= kResults, in += Vectors * V::lanes, to += kResults * size)
-    lines_block<V, Step, Vectors>(t, in, to, left);
-  if constexpr (Vectors > 1) lines_blocks<V, Step, Vectors / 2>(t, in, to, size, left);
+// So many vectors of all lines, as many lines at once as there are, then half as many.
+template <class V, int Step, int Lines, int Vectors>
+inline __attribute__((always_inline)) void lines_column(const LinesTile<typename V::Real>& t, int64_t line,
+                                                        const typename V::Real* in, char* to, int64_t left) {
+  for (; line + Lines <= t.lines; line += Lines)
+    lines_block<V, Step, Lines, Vectors>(t, in + line * t.in_pitch, to + line * t.to_pitch * bytes_of(t.type), left);
+  if constexpr (Lines > 1) lines_column<V, Step, Lines / 2, Vectors>(t, line, in, to, left);
 }
 
+// Blocks of so many vectors, of one line, then of half as many, of two lines, and so on: the terms of a block pass by as often as
+// there are blocks.
+template <class V, int Step, int Lines, int Vectors>
+inline __attribute__((always_inline)) void lines_columns(const LinesTile<typename V::Real>& t, const typename V::Real* in,
+                                                         char* to, int64_t left) {
+  constexpr int64_t kResults = Vectors * Step * V::lanes;
+  for (; left > kResults - Step * V::lanes; left -= kResults, in += Vectors * V::lanes, to += kResults * bytes_of(t.type))
+    lines_column<V, Step, Lines, Vectors>(t, 0, in, to, left);
+  if constexpr (Vectors > 1) lines_columns<V, Step, 2 * Lines, Vectors / 2>(t, in, to, left);
+}
+
+// Their sums fill half of the registers.
 template <class V, int Step>
 void lines(const LinesTile<typename V::Real>& t) {
-  const int64_t size = bytes_of(t.type);
-  for (int64_t l = 0; l < t.lines; ++l)
-    lines_blocks<V, Step, Step == 1 ? 8 : Step == 2 ? 4 : 2>(t, t.in + l * t.in_pitch,
-                                                             static_cast<char*>(t.to) + l * t.to_pitch * size, size, t.count);
+  constexpr int kVectors = (kAsks<V> ? 16 : 8) / (Step > 2 ? 4 : 2);
+  lines_columns<V, Step, 1, kVectors>(t, t.in, static_cast<char*>(t.to), t.count);
 }
 
 template <class V, int Terms>
