@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "csrc/cpu/gather.h"
+#include "csrc/cpu/overlap_gate.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
@@ -24,12 +25,9 @@ constexpr int64_t kLinesBytes = 48 << 10;  // of a product: read at once by the 
 constexpr int64_t kBoxBytes = 256 << 10;   // of the input of a block, and of its results, where they are not used in place
 constexpr int64_t kSmallPlane = 16 << 10;  // bytes of a channel of the input
 constexpr int64_t kLeastLine = 128;        // cells of the innermost axis, of a part of a line
+constexpr int64_t kEdges = 8;              // lines of a block for each that it shares with others
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kItems = 64;
-constexpr int64_t kMinDepth = 4;              // input channels: below it the overlap-add costs as much as the product
-constexpr int64_t kMinDepthSideBySide = 16;   // of groups whose channels lie side by side
-constexpr int64_t kManyPositions = 256;       // of a plane of x
-constexpr int64_t kFewPlanes = 32;            // of x
 constexpr int64_t kMinPairedOfMatrices = 16;  // below it bringing them to matrix registers costs more than it saves
 
 template <class In>
@@ -57,6 +55,9 @@ class Overlap final : public Plan {
   };
 
   void choose_blocks();
+  int64_t edge_lines() const;
+  int64_t joined_cells() const;
+  void list_overlaps();
   int64_t items() const;
   Block block(int64_t index) const;
   void pack_weights(const void* weights, Real* packed) const;
@@ -73,12 +74,15 @@ class Overlap final : public Plan {
   bool tiles_ask() const { return tiles_->asks && in_place_input_; }
   // Units of a row.
   int64_t depth() const { return round_up(parts_of(p_.geometry.x_channels, kTerms), tiles_->depth_step); }
-  // Rows of the product, cut evenly into tiles.
-  int64_t rows() const { return columns_ * taps2_; }
+  // Rows of the product, cut evenly into tiles: for each channel those taps that are not terms of it.
+  int64_t rows_of_channel() const { return (joined_ ? p_.geometry.axis[1].w : 1) * taps2_; }
+  int64_t rows() const { return columns_ * rows_of_channel(); }
   int64_t row_part() const { return even_part(rows(), tiles_->max_wide_rows); }
   int64_t tile_weights() const { return round_up(row_part(), tiles_->row_step) * depth(); }
   int64_t tap_weights() const { return parts_of(rows(), row_part()) * tile_weights(); }
-  int64_t group_weights() const { return p_.geometry.axis[0].w * p_.geometry.axis[1].w * tap_weights(); }
+  // Taps that are terms of the product, at most.
+  int64_t term_taps() const { return p_.geometry.axis[0].w * (joined_ ? 1 : p_.geometry.axis[1].w); }
+  int64_t group_weights() const { return term_taps() * tap_weights(); }
   int64_t room() const { return rows() + round_up(row_part(), tiles_->row_step); }  // of lines, of a product
   int64_t most_rows() const { return std::max<int64_t>(1, line_pitch_ / width_); }
   Range line_of(Range cells) const;
@@ -92,11 +96,14 @@ class Overlap final : public Plan {
   GatherAxis axis_[kAxes];
   int64_t columns_, taps2_;  // output channels of a group, taps of the innermost axis
   bool in_place_input_, in_place_output_;
+  bool joined_ = false;   // taps of the middle axis are rows of the product, too
   int64_t block_[kAxes];  // cells; a part of the innermost axis where a whole line is too long, and then of one line
   int64_t width_;         // input positions of the innermost axis that it reads, at most
   int64_t line_pitch_;    // positions of a product
   int64_t box_pitch_, result_pitch_;
-  std::vector<std::vector<OverlapTap>> taps_of_phase_;  // of the innermost axis, for one channel
+  // Of one channel: the taps of a phase of the innermost axis that are added up, for each phase of the middle axis where those
+  // are rows, too, its taps one after the other.
+  std::vector<std::vector<OverlapTap>> overlapped_;
   Layout layout_;
   Layout::Part weights_part_, bias_part_, box_part_, results_part_, lines_part_;
 };
@@ -119,11 +126,8 @@ Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threa
     in_place_input_ = in_place_input_ && plane > kSmallPlane && plane % 1024 != 0 && !many;
   }
   in_place_output_ = same_type && (p_.y.axis[2] == 1 || axis_[2].out_extent == 1);
-  for (const auto& taps : axis_[2].phases) {
-    taps_of_phase_.emplace_back();
-    for (const Tap& tap : taps) taps_of_phase_.back().push_back({tap.k, tap.delta});
-  }
   choose_blocks();
+  list_overlaps();
   int64_t box_rows = 1;
   for (int a = 0; a < 2; ++a) {
     int64_t longest = 0;
@@ -178,15 +182,52 @@ void Overlap<In>::choose_blocks() {
   if (!in_place_output_)
     limit = std::min(limit, kBoxBytes / (columns_ * axis_[0].out_step * axis_[1].out_step * axis_[2].out_extent * real));
   limit = std::max<int64_t>(limit, 1);
+  const int64_t least_joined = std::min(kEdges * edge_lines(), axis_[1].cells), most_joined = joined_cells();
+  joined_ = !cut && most_joined > 0 && std::min(limit, most_joined) >= least_joined;
   for (;; limit = std::max<int64_t>(1, limit / 2)) {
-    block_[1] = even_part(axis_[1].cells, limit);
+    block_[1] = even_part(axis_[1].cells, joined_ ? std::min(limit, most_joined) : limit);
     const int64_t room = std::max<int64_t>(1, limit / block_[1]);
     block_[0] = even_part(axis_[0].cells, room);
-    if (2 * items() > wanted || limit == 1) break;
+    if (2 * items() > wanted || limit == 1 || (joined_ && limit < 2 * least_joined)) break;
   }
-  // Whole rows of the input in a product, or a single one.
-  const int64_t most = std::clamp<int64_t>(kLinesBytes / (rows() * width_ * real), 1, block_[1]);
+  // Whole rows of the input in a product: those of a block, or some, or a single one.
+  const int64_t most =
+      joined_ ? axis_[1].reached(block_[1]) : std::clamp<int64_t>(kLinesBytes / (rows() * width_ * real), 1, block_[1]);
   line_pitch_ = round_up(most * width_, lanes());
+}
+
+// How many more lines than its own a block reads along the middle axis.
+template <class In>
+int64_t Overlap<In>::edge_lines() const {
+  return std::max<int64_t>(axis_[1].reached(1) - 1, 0);
+}
+
+// Cells of the middle axis whose taps make rows of a product that stay in cache, 0 where they had better be its terms. Few rows
+// leave a tile waiting for its input, which is read for each of those taps and not once (64 to 1 channel, 64x64, k3 s1: 0.7 of
+// the time; 256 to 1, 28x28, k4 s2: 0.7; 64 to 2, 256x256, k2 s2: 0.8; of 6 rows and more, or pairs, 1 to 1.2). What several
+// tiles read had better stay in L1, which planes that are a multiple of a page apart do not (64 to 1, 32x32x32, k4 s2: 1.05);
+// with half as many registers tiles are low anyway (1.1).
+template <class In>
+int64_t Overlap<In>::joined_cells() const {
+  constexpr int64_t kJoinedBytes = 128 << 10, kFewRows = 4, kLeastDepth = 32, kPage = 4096;
+  const int64_t real = sizeof(Real), few = columns_ * taps2_, rows = few * p_.geometry.axis[1].w;
+  if (kTerms > 1 || p_.geometry.axis[1].w == 1 || few > kFewRows || depth() < kLeastDepth) return 0;
+  const bool stays = tiles_->asks && !(in_place_input_ && p_.x.channel * real % kPage == 0);
+  if (rows > tiles_->max_wide_rows && !stays) return 0;
+  return std::max<int64_t>(kJoinedBytes / (rows * width_ * real) - edge_lines(), 0);
+}
+
+// In the order of the taps of the middle axis.
+template <class In>
+void Overlap<In>::list_overlaps() {
+  const std::vector<std::vector<Tap>> alone{{{0, 0}}};
+  for (const auto& of_line : joined_ ? axis_[1].phases : alone)
+    for (const auto& taps : axis_[2].phases) {
+      overlapped_.emplace_back();
+      for (const Tap& t1 : of_line)
+        for (const Tap& t2 : taps)
+          overlapped_.back().push_back({(t1.k * taps2_ + t2.k) * line_pitch_ + t1.delta * width_, t2.delta});
+    }
 }
 
 // Input positions of the innermost axis that some of its cells need: a whole line where they are all.
@@ -232,10 +273,9 @@ void Overlap<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   } else {
     std::fill_n(bias, g.groups * columns_, Real(0));
   }
-  const int64_t taps = g.axis[0].w * g.axis[1].w;
-  parallel.for_each(g.groups * taps, [&](int64_t index, int) {
-    const int64_t group = index / taps, k0 = index % taps / g.axis[1].w, k1 = index % g.axis[1].w;
-    const int64_t corner = group * g.x_channels * p_.w.outer + k0 * p_.w.axis[0] + k1 * p_.w.axis[1];
+  parallel.for_each(g.groups * term_taps(), [&](int64_t index, int) {
+    const int64_t of_line = term_taps() / g.axis[0].w, group = index / term_taps(), tap = index % term_taps();
+    const int64_t corner = group * g.x_channels * p_.w.outer + tap / of_line * p_.w.axis[0] + tap % of_line * p_.w.axis[1];
     pack_weights(element(buffers.w, p_.type, corner), weights + index * tap_weights());
   });
   parallel.for_each(items(), [&](int64_t index, int thread) {
@@ -259,7 +299,8 @@ void Overlap<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   });
 }
 
-// Of one k0 and k1: packed[rows of a tile][c][row], or [row][c] for matrices; row = channel*taps2 + k2
+// Of one term of the taps: packed[rows of a tile][c][row], or [row][c] for matrices; row = channel*rows_of_channel + k2, or,
+// where the taps of the middle axis are rows, + k1*taps2 + k2.
 template <class In>
 void Overlap<In>::pack_weights(const void* from, Real* to) const {
   if (kTerms > 1) std::fill_n(to, tap_weights(), Real(0));
@@ -268,7 +309,8 @@ void Overlap<In>::pack_weights(const void* from, Real* to) const {
     for (int64_t m = 0; m < rows(); m += row_part(), to += tile_weights()) {
       const int64_t height = std::min(row_part(), rows() - m);
       for (int64_t i = 0; i < height; ++i) {
-        const auto* row = weights + (m + i) / taps2_ * p_.w.channel + (m + i) % taps2_ * p_.w.axis[2];
+        const int64_t channel = (m + i) / rows_of_channel(), tap = (m + i) % rows_of_channel();
+        const auto* row = weights + channel * p_.w.channel + tap / taps2_ * p_.w.axis[1] + tap % taps2_ * p_.w.axis[2];
         for (int64_t c = 0; c < p_.geometry.x_channels; ++c) {
           Real* unit = to + (tiles_->matrices ? i * depth() + c / kTerms : c / kTerms * height + i);
           if constexpr (kTerms == 1) {
@@ -315,8 +357,9 @@ Upcoming Overlap<In>::upcoming(const Buffers& buffers, int64_t index) const {
   const Geometry& g = p_.geometry;
   const Block b = block(index);
   const int64_t vectors = parts_of(most_rows() * width_, lanes());
-  const int64_t steps = block_[0] * parts_of(block_[1], most_rows()) * axis_[0].out_step * axis_[1].out_step *
-                        parts_of(rows(), row_part()) * parts_of(vectors, tiles_->max_wide_vectors[row_part()]) *
+  const int64_t products = joined_ ? 1 : parts_of(block_[1], most_rows()) * axis_[1].out_step;
+  const int64_t steps = block_[0] * axis_[0].out_step * products * parts_of(rows(), row_part()) *
+                        parts_of(vectors, tiles_->max_wide_vectors[row_part()]) *
                         (tiles_ask() ? parts_of(depth(), kAskedChannels) : 1);
   Patch read{{b.sample, b.sample + 1}, {b.group * g.x_channels, (b.group + 1) * g.x_channels}, {}}, written = read;
   written.channel = {b.group * columns_, (b.group + 1) * columns_};
@@ -344,38 +387,52 @@ Reached reached(const std::vector<Tap>& taps, int64_t j, int64_t extent) {
 template <class In>
 void Overlap<In>::compute(const Block& block, const View& in, const View& out, const Real* weights, const Real* bias, Real* lines,
                           Upcoming& next) const {
-  const Geometry& g = p_.geometry;
   const GatherAxis &axis0 = axis_[0], &axis1 = axis_[1];
-  const int64_t width = block.line.size();
+  const int64_t width = block.line.size(), step = axis_[2].out_step, of_line = joined_ ? 1 : p_.geometry.axis[1].w;
+  const Range read = axis1.read_by(block.cell[1]);
   std::vector<int64_t> offsets;
   std::vector<const Real*> tap_pointers;
+  std::vector<OverlapPhase> phases(static_cast<size_t>(step));
   for (int64_t r0 = 0; r0 < axis0.out_step; ++r0)
-    for (int64_t r1 = 0; r1 < axis1.out_step; ++r1)
-      for (int64_t j0 = block.cell[0].begin; j0 < block.cell[0].end; ++j0) {
-        const int64_t o0 = j0 * axis0.out_step + r0;
-        if (o0 >= axis0.out_extent) continue;
+    for (int64_t j0 = block.cell[0].begin; j0 < block.cell[0].end; ++j0) {
+      const int64_t o0 = j0 * axis0.out_step + r0;
+      if (o0 >= axis0.out_extent) continue;
+      const Reached taps0 = reached(axis0.phases[r0], j0, axis0.in_extent);
+      // The product for some lines of cells, and those taps of the middle axis.
+      const auto multiply_lines = [&](Range of, const Tap* first, const Tap* last) {
+        offsets.clear(), tap_pointers.clear();
+        for (size_t t0 = taps0.begin; t0 < taps0.end; ++t0)
+          for (const Tap* t1 = first; t1 < last; ++t1) {
+            const Tap& tap = axis0.phases[r0][t0];
+            offsets.push_back((j0 + tap.delta) * in.axis[0] + (of.begin + t1->delta) * in.axis[1]);
+            tap_pointers.push_back(weights + (tap.k * of_line + t1->k) * tap_weights());
+          }
+        multiply(in.origin, in.channel, of.size() * width, offsets, tap_pointers, lines, next);
+      };
+      constexpr Tap kAlone{0, 0};
+      if (joined_ && read.size() > 0) multiply_lines(read, &kAlone, &kAlone + 1);
+      for (int64_t r1 = 0; r1 < axis1.out_step; ++r1) {
+        const std::vector<Tap>& of_phase = axis1.phases[r1];
         const int64_t end1 = std::min(block.cell[1].end, parts_of(axis1.out_extent - r1, axis1.out_step));
-        const Reached taps0 = reached(axis0.phases[r0], j0, axis0.in_extent);
         for (int64_t j1 = block.cell[1].begin, end; j1 < end1; j1 = end) {
-          const Reached taps1 = reached(axis1.phases[r1], j1, axis1.in_extent);
-          for (end = j1 + 1; end < end1 && end < j1 + most_rows() && reached(axis1.phases[r1], end, axis1.in_extent) == taps1;)
-            ++end;
-          offsets.clear(), tap_pointers.clear();
-          for (size_t t0 = taps0.begin; t0 < taps0.end; ++t0)
-            for (size_t t1 = taps1.begin; t1 < taps1.end; ++t1) {
-              const Tap &a = axis0.phases[r0][t0], &b = axis1.phases[r1][t1];
-              offsets.push_back((j0 + a.delta) * in.axis[0] + (j1 + b.delta) * in.axis[1]);
-              tap_pointers.push_back(weights + (a.k * g.axis[1].w + b.k) * tap_weights());
-            }
-          multiply(in.origin, in.channel, (end - j1) * width, offsets, tap_pointers, lines, next);
+          const Reached taps1 = reached(of_phase, j1, axis1.in_extent);
+          const int64_t last = joined_ ? end1 : std::min(end1, j1 + most_rows());
+          for (end = j1 + 1; end < last && reached(of_phase, end, axis1.in_extent) == taps1;) ++end;
+          if (!joined_) multiply_lines({j1, end}, of_phase.data() + taps1.begin, of_phase.data() + taps1.end);
+          for (int64_t r2 = 0; r2 < step; ++r2) {
+            const std::vector<OverlapTap>& taps = overlapped_[size_t((joined_ ? r1 * step : 0) + r2)];
+            const int64_t of_tap = joined_ ? int64_t(axis_[2].phases[r2].size()) : 0;
+            phases[size_t(r2)] = {taps.data() + int64_t(taps1.begin) * of_tap,
+                                  joined_ ? int64_t(taps1.end - taps1.begin) * of_tap : int64_t(taps.size())};
+          }
           for (int64_t channel = 0; channel < columns_; ++channel)
-            for (int64_t j = j1; j < end; ++j)
-              tiles_->overlap({lines + channel * taps2_ * line_pitch_ + (j - j1) * width, line_pitch_, width,
-                               block.cell[2].begin - block.line.begin, taps_of_phase_.data(), axis_[2].out_step, bias[channel],
-                               out.origin + channel * out.channel + o0 * out.axis[0] + (j * axis1.out_step + r1) * out.axis[1],
-                               result_line(block), lines + room() * line_pitch_});
+            tiles_->overlap({lines + channel * rows_of_channel() * line_pitch_ + (joined_ ? j1 - read.begin : 0) * width, width,
+                             width, block.cell[2].begin - block.line.begin, phases.data(), step, bias[channel],
+                             out.origin + channel * out.channel + o0 * out.axis[0] + (j1 * axis1.out_step + r1) * out.axis[1],
+                             axis1.out_step * out.axis[1], end - j1, result_line(block), lines + room() * line_pitch_});
         }
       }
+    }
 }
 
 // lines[row*line_pitch + p] = sum over taps and channels of weights[tap][c][row] * in[c*channel_pitch + offsets[tap] + p], p <
@@ -387,21 +444,23 @@ void Overlap<In>::multiply(const Real* in, int64_t channel_pitch, int64_t count,
   const int64_t depth = this->depth(), taps = int64_t(offsets.size()), vectors = parts_of(count, lanes());
   // Of pairs, the rounding of the result is far above that of any sum.
   const int64_t channels = kTerms > 1 ? depth : std::clamp<int64_t>(kMaxTerms / std::max<int64_t>(taps, 1), 1, depth);
-  thread_local std::vector<const Real*> of_tile;
-  for (int64_t m = 0, tile = 0; m < rows(); m += row_part(), ++tile) {
-    const int64_t tile_rows = std::min(row_part(), rows() - m), parts = parts_of(vectors, tiles_->max_wide_vectors[tile_rows]);
-    of_tile.clear();
-    for (const Real* tap : weights) of_tile.push_back(tap + tile * tile_weights());
-    for (int64_t i = 0, done = 0; i < parts; ++i) {
-      const int64_t part = (vectors - done) / (parts - i), first = done * lanes();
-      for (int64_t c = 0; c < depth; c += channels)
-        tiles_->wide[tile_rows][part]({in + c * channel_pitch + first, channel_pitch, c, std::min(channels, depth - c), taps,
-                                       offsets.data(), of_tile.data(), c ? nullptr : kZeros, lines + m * line_pitch_ + first,
-                                       line_pitch_, std::min(part * lanes(), count - first), depth,
-                                       tiles_ask() ? &next : nullptr});
-      done += part;
-      if (!tiles_ask()) next.step();
-    }
+  thread_local std::vector<const Real*> of_tiles;
+  of_tiles.clear();
+  for (int64_t tile = 0; tile < parts_of(rows(), row_part()); ++tile)
+    for (const Real* tap : weights) of_tiles.push_back(tap + tile * tile_weights());
+  const int64_t tallest = row_part(), parts = parts_of(vectors, tiles_->max_wide_vectors[tallest]);
+  // Some of the input stays in L1 while all rows are multiplied with it.
+  for (int64_t i = 0, done = 0; i < parts; ++i) {
+    const int64_t part = (vectors - done) / (parts - i), first = done * lanes();
+    for (int64_t c = 0; c < depth; c += channels)
+      for (int64_t m = 0, tile = 0; m < rows(); m += tallest, ++tile) {
+        tiles_->wide[std::min(tallest, rows() - m)][part](
+            {in + c * channel_pitch + first, channel_pitch, c, std::min(channels, depth - c), taps, offsets.data(),
+             of_tiles.data() + tile * taps, c ? nullptr : kZeros, lines + m * line_pitch_ + first, line_pitch_,
+             std::min(part * lanes(), count - first), depth, tiles_ask() ? &next : nullptr});
+        if (!tiles_ask() && c == 0) next.step();
+      }
+    done += part;
   }
 }
 
@@ -419,50 +478,11 @@ void Overlap<In>::store(const Buffers& buffers, const Block& block, const Real* 
                    columns_);
 }
 
-// Whether the output channels fill one vector and leave most of a second one empty, on planes of many positions in long lines
-// (256 to 20 channels of 28x28: 0.6 to 0.75 of the time of `gather` in NCX, 0.75 to 0.9 in NXC; with 8 lanes less, and 1.3 in
-// NXC). Of 24 channels `gather` takes a vector and a half where that is faster than two: 0.75 to 1.05 of the time. Where planes
-// have few channels, `wide` adds their short sums in registers (21 to 21 channels, k16 s8, 32x32: 0.77 of the time; 32 to 24, k2
-// s2, 64x64: 0.75; 32 to 20, 1-D k16 s8: 0.78; 64 to 20, k3 s1: 1.03).
-template <class Real>
-bool little_over_a_vector(const Problem& p, const Tiles<Real>& tiles) {
-  const Geometry& g = p.geometry;
-  const int64_t lanes = tiles.lanes;
-  const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1, wide = lanes == kMaxLanes;
-  const int64_t quarters = planes && wide && tiles.column_step == lanes ? 6 : 5;
-  if (planes && wide && g.x_channels <= kFewPlanes) return false;
-  return g.y_channels > lanes && g.y_channels <= lanes * quarters / 4 && g.x_positions() >= kManyPositions &&
-         g.axis[kAxes - 1].x >= lanes && (planes || (wide && g.w_positions() > 1));
-}
-
-// Whether sums are so short that a line of products for each channel and tap costs more to write and add up than they do: `wide`
-// adds in registers, from four results on in full tiles. (64x64, 4 to 4 channels, k4 s2: 0.7 of the time, 8 to 8, k3 s1: 0.8, 4
-// to 8, k2 s2: 0.65; 4 to 3, k3 s1, 1.1; 16 to 4, k3 s1, 0.95 to 1.05; pairs, 8 to 4 channels, 1-D k4 s2: 0.85, 8 to 4, k3
-// s1: 1.2.)
-template <class In>
-bool short_sums(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles) {
-  constexpr int64_t kFullTile = 4, kLeastLineOfWide = 32, kMostShort = 12, kMostShortOfPairs = 8;
-  const Geometry& g = p.geometry;
-  if (tiles.matrices || tiles.lanes < kMaxLanes || g.y_channels < kFullTile || g.y_channels > tiles.lanes / 2) return false;
-  if (g.axis[kAxes - 1].x < kLeastLineOfWide) return false;
-  if (Operand<In>::terms == 1) return g.x_channels * parts_of(g.axis[0].w, g.axis[0].stride) <= kMostShort;
-  return g.x_channels <= kMostShortOfPairs && g.axis[0].w <= g.axis[0].stride && g.axis[1].w <= g.axis[1].stride;
-}
-
-// Worth it where a vector of output channels would be at least half empty, on planes of many positions a quarter. Few channels of
-// groups that lie side by side are left to the wide kernel, which reads several groups at once (4 to 1 channels 0.3 to 0.5 of the
-// time, 16 to 1 1.1 to 1.4, 128 to 1 twice; bf16 twice to five times).
 template <class In>
 std::shared_ptr<Plan> make_of(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::conv_transpose || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  const bool side_by_side = g.groups > 1 && g.x_channels < kMinDepthSideBySide && (p.x.channel == 1 || p.y.channel == 1);
-  const bool pairs = multiplies_pairs(p.type, request.isa);  // which `gather` does, with as many lanes
-  const int64_t quarters = !pairs && g.x_positions() >= kManyPositions ? 3 : 2;
-  const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) || (!pairs && little_over_a_vector(p, tiles));
-  if (!request.by_name &&
-      (!few || g.x_channels < kMinDepth || side_by_side || (short_sums<In>(p, tiles) && !gather_takes_matrices(p, request))))
-    return nullptr;
+  if (!request.by_name && !overlap_pays<In>(p, tiles, request)) return nullptr;
   return std::make_shared<Overlap<In>>(p, tiles, request.threads);
 }
 

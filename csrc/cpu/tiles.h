@@ -107,21 +107,26 @@ struct WideTile {
   Upcoming* next = nullptr;  // of tables that ask: a step for every kAskedChannels of depth
 };
 
-// One line of an overlap-add, or a part of it: to[j*step + r] = init + sum over the taps of phase r, of those for which 0 <= i <
-// extent where i = j + delta + shift, of from[row*pitch + i], for j*step + r < count, r < step.
+// Lines of an overlap-add, or parts of them: to[l*to_pitch + j*step + r] = init + sum over the taps of phase r, of those for
+// which 0 <= i < extent where i = j + delta + shift, of from[l*from_pitch + offset + i], for l < lines, j*step + r < count, r <
+// step.
 struct OverlapTap {
-  int64_t row, delta;
+  int64_t offset, delta;
+};
+struct OverlapPhase {
+  const OverlapTap* taps;
+  int64_t count;
 };
 template <class Real>
-struct OverlapLine {
+struct OverlapLines {
   const Real* from;
-  int64_t pitch, extent, shift;
-  const std::vector<OverlapTap>* phases;  // step of them
+  int64_t from_pitch, extent, shift;
+  const OverlapPhase* phases;  // step of them
   int64_t step;
   Real init;
   Real* to;
-  int64_t count;
-  Real* lines;  // room for `step` lines of whole vectors
+  int64_t to_pitch, lines, count;
+  Real* room;  // for `step` lines of whole vectors
 };
 
 // A dot tile: out[m*out_pitch + t] += sum over runs r, p < count of a[r][m*a_pitch + p] * b[r][offsets[t] + p] for m < rows and
@@ -282,7 +287,7 @@ struct Tiles {
   // to[l*length + i] = from[l*pitch + i] for l < lines, i < length. Reads and writes up to a vector's lanes past the last of
   // them.
   void (*join_lines)(const Real* from, int64_t pitch, int64_t lines, int64_t length, Real* to);
-  void (*overlap)(const OverlapLine<Real>&);
+  void (*overlap)(const OverlapLines<Real>&);
   void (*depthwise)(const DepthwiseTile<Real>&);
   void (*depthwise_sums)(const DepthwiseSums<Real>&);
   bool (*load_lines[kLineSteps + 1])(const LinesIn<Real>&);  // [step]

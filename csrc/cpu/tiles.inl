@@ -245,39 +245,44 @@ void dot_tile(const DotTile<typename V::Real, Element>& t) {
     for (int k = 0; k < Taps; ++k) t.out[m * t.out_pitch + k] += sums[m * Taps + k];
 }
 
-// The vector of phase r whose first cell is j.
+// The vector of phase r whose first cell is j, of the line at `from`.
 template <class V>
-typename V::Reg overlapped(const OverlapLine<typename V::Real>& t, int64_t r, int64_t j) {
+inline __attribute__((always_inline)) typename V::Reg overlapped(const OverlapLines<typename V::Real>& t,
+                                                                 const typename V::Real* from, int64_t r, int64_t j) {
   auto sum = V::set(t.init);
-  for (const OverlapTap& tap : t.phases[r]) {
-    const int64_t i = j + tap.delta + t.shift;
-    const auto* from = t.from + tap.row * t.pitch + i;
+  const OverlapPhase phase = t.phases[r];
+  for (int64_t k = 0; k < phase.count; ++k) {
+    const int64_t i = j + phase.taps[k].delta + t.shift;
+    const auto* at = from + phase.taps[k].offset + i;
     if (i >= 0 && i + V::lanes <= t.extent) {
-      sum = V::add(sum, V::load(from));
+      sum = V::add(sum, V::load(at));
     } else if (i < t.extent && i + V::lanes > 0) {
-      sum = V::add(sum, V::load_between(from, -i, t.extent - i));
+      sum = V::add(sum, V::load_between(at, -i, t.extent - i));
     }
   }
   return sum;
 }
 
 template <class V>
-void overlap(const OverlapLine<typename V::Real>& t) {
-  const int64_t cells = (t.count + t.step - 1) / t.step;
-  if (t.step == 1) {
-    for (int64_t j = 0; j < cells; j += V::lanes) V::store_first(t.to + j, t.count - j, overlapped<V>(t, 0, j));
-  } else if (t.step == 2) {
-    for (int64_t j = 0; j < cells; j += V::lanes) {
-      const auto a = overlapped<V>(t, 0, j), b = overlapped<V>(t, 1, j);
-      const int64_t left = t.count - 2 * j;
-      V::store_first(t.to + 2 * j, left, V::weave_low(a, b));
-      if (left > V::lanes) V::store_first(t.to + 2 * j + V::lanes, left - V::lanes, V::weave_high(a, b));
+void overlap(const OverlapLines<typename V::Real>& t) {
+  const int64_t cells = (t.count + t.step - 1) / t.step, pitch = (cells + V::lanes - 1) / V::lanes * V::lanes;
+  for (int64_t l = 0; l < t.lines; ++l) {
+    const auto* from = t.from + l * t.from_pitch;
+    auto* to = t.to + l * t.to_pitch;
+    if (t.step == 1) {
+      for (int64_t j = 0; j < cells; j += V::lanes) V::store_first(to + j, t.count - j, overlapped<V>(t, from, 0, j));
+    } else if (t.step == 2) {
+      for (int64_t j = 0; j < cells; j += V::lanes) {
+        const auto a = overlapped<V>(t, from, 0, j), b = overlapped<V>(t, from, 1, j);
+        const int64_t left = t.count - 2 * j;
+        V::store_first(to + 2 * j, left, V::weave_low(a, b));
+        if (left > V::lanes) V::store_first(to + 2 * j + V::lanes, left - V::lanes, V::weave_high(a, b));
+      }
+    } else {
+      for (int64_t r = 0; r < t.step; ++r)
+        for (int64_t j = 0; j < cells; j += V::lanes) V::store(t.room + r * pitch + j, overlapped<V>(t, from, r, j));
+      weave<V>(t.room, pitch, t.step, to, t.count);
     }
-  } else {
-    const int64_t pitch = (cells + V::lanes - 1) / V::lanes * V::lanes;
-    for (int64_t r = 0; r < t.step; ++r)
-      for (int64_t j = 0; j < cells; j += V::lanes) V::store(t.lines + r * pitch + j, overlapped<V>(t, r, j));
-    weave<V>(t.lines, pitch, t.step, t.to, t.count);
   }
 }
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/overlap_gate.h"
+
+#include "csrc/cpu/gather.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+constexpr int64_t kManyPositions = 256;  // of a plane of x
+
+// Whether the output channels fill one vector and leave most of a second one empty, on planes of many positions in long lines
+// (256 to 20 channels of 28x28: 0.6 to 0.75 of the time of `gather` in NCX, 0.75 to 0.9 in NXC; with 8 lanes less, and 1.3 in
+// NXC). Of 24 channels `gather` takes a vector and a half where that is faster than two: 0.75 to 1.05 of the time. Where planes
+// have few channels, `wide` adds their short sums in registers (21 to 21 channels, k16 s8, 32x32: 0.77 of the time; 32 to 24, k2
+// s2, 64x64: 0.75; 32 to 20, 1-D k16 s8: 0.78; 64 to 20, k3 s1: 1.03).
+template <class Real>
+bool little_over_a_vector(const Problem& p, const Tiles<Real>& tiles) {
+  constexpr int64_t kFewPlanes = 32;
+  const Geometry& g = p.geometry;
+  const int64_t lanes = tiles.lanes;
+  const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1, wide = lanes == kMaxLanes;
+  const int64_t quarters = planes && wide && tiles.column_step == lanes ? 6 : 5;
+  if (planes && wide && g.x_channels <= kFewPlanes) return false;
+  return g.y_channels > lanes && g.y_channels <= lanes * quarters / 4 && g.x_positions() >= kManyPositions &&
+         g.axis[kAxes - 1].x >= lanes && (planes || (wide && g.w_positions() > 1));
+}
+
+// Whether sums are so short that a line of products for each channel and tap costs more to write and add up than they do: `wide`
+// adds in registers, from four results on in full tiles. (64x64, 4 to 4 channels, k4 s2: 0.7 of the time, 8 to 8, k3 s1: 0.8, 4
+// to 8, k2 s2: 0.65; 4 to 3, k3 s1, 1.1; 16 to 4, k3 s1, 0.95 to 1.05; pairs, 8 to 4 channels, 1-D k4 s2: 0.85, 8 to 4, k3
+// s1: 1.2.)
+template <class In>
+bool short_sums(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles) {
+  constexpr int64_t kFullTile = 4, kLeastLineOfWide = 32, kMostShort = 12, kMostShortOfPairs = 8;
+  const Geometry& g = p.geometry;
+  if (tiles.matrices || tiles.lanes < kMaxLanes || g.y_channels < kFullTile || g.y_channels > tiles.lanes / 2) return false;
+  if (g.axis[kAxes - 1].x < kLeastLineOfWide) return false;
+  if (Operand<In>::terms == 1) return g.x_channels * parts_of(g.axis[0].w, g.axis[0].stride) <= kMostShort;
+  return g.x_channels <= kMostShortOfPairs && g.axis[0].w <= g.axis[0].stride && g.axis[1].w <= g.axis[1].stride;
+}
+
+}  // namespace
+
+// Worth it where a vector of output channels would be at least half empty, on planes of many positions a quarter. Few channels of
+// groups that lie side by side are left to the wide kernel, which reads several groups at once (4 to 1 channels 0.3 to 0.5 of the
+// time, 16 to 1 1.1 to 1.4, 128 to 1 twice; bf16 twice to five times).
+template <class In>
+bool overlap_pays(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles, const Request& request) {
+  constexpr int64_t kMinDepth = 4;             // input channels: below it the overlap-add costs as much as the product
+  constexpr int64_t kMinDepthSideBySide = 16;  // of groups whose channels lie side by side
+  const Geometry& g = p.geometry;
+  const bool side_by_side = g.groups > 1 && g.x_channels < kMinDepthSideBySide && (p.x.channel == 1 || p.y.channel == 1);
+  const bool pairs = multiplies_pairs(p.type, request.isa);  // which `gather` does, with as many lanes
+  const int64_t quarters = !pairs && g.x_positions() >= kManyPositions ? 3 : 2;
+  const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) || (!pairs && little_over_a_vector(p, tiles));
+  return few && g.x_channels >= kMinDepth && !side_by_side && (!short_sums<In>(p, tiles) || gather_takes_matrices(p, request));
+}
+
+template bool overlap_pays<float>(const Problem&, const Tiles<float>&, const Request&);
+template bool overlap_pays<double>(const Problem&, const Tiles<double>&, const Request&);
+template bool overlap_pays<bf16>(const Problem&, const Tiles<float>&, const Request&);
+
+}  // namespace torch_ext::cpu
