@@ -90,8 +90,10 @@ struct RowsTile {
 
 // A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over t < taps, c <
 // depth of weights[t][(first + c)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < columns <= vectors
-// * lanes; `out` has room for whole vectors. Tables of matrices read weights[t][m*weights_pitch + first + c]; there, `depth` is a
-// multiple of depth_step, `init` zeros, and weights, `in` and `out` are there up to 16 rows and whole vectors.
+// * lanes; `out` has room for whole vectors. With a `step` of 2 or 4 so many rows one after the other are woven into a line:
+// out[m/step*out_pitch + p*step + m%step] = init[m/step] + ..., and `out` need have no more room. Tables of matrices read
+// weights[t][m*weights_pitch + first + c]; there, `step` is 1, `depth` a multiple of depth_step, `init` zeros, and weights, `in` and
+// `out` are there up to 16 rows and whole vectors.
 inline constexpr int kWideRows = 16, kWideVectors = 12;
 inline constexpr int64_t kAskedChannels = 8;
 template <class Real>
@@ -105,6 +107,7 @@ struct WideTile {
   int64_t out_pitch, columns;
   int64_t weights_pitch = 0;
   Upcoming* next = nullptr;  // of tables that ask: a step for every kAskedChannels of depth
+  int64_t step = 1;
 };
 
 // Lines of an overlap-add, or parts of them: to[l*to_pitch + j*step + r] = init + sum over the taps of phase r, of those for

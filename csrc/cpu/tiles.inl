@@ -127,6 +127,39 @@ void outer_tile(const OuterTile<typename V::Real>& t) {
   outer_sums<V, Vectors, Rows, Chains, false>(t);
 }
 
+// What a wide tile does with its sums, Step rows of them to a line.
+template <class V, int Step, int Vectors>
+inline __attribute__((always_inline)) void store_woven(const WideTile<typename V::Real>& t, int line,
+                                                       const typename V::Reg (&sums)[Step][Vectors]) {
+  const auto init = V::set(t.init ? t.init[line] : 0);
+  TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
+    typename V::Reg woven[Step];
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) woven[k] = sums[k][v];
+    weave_vectors<V, Step>(woven);
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) {
+      const int64_t at = (v * Step + k) * V::lanes, left = t.columns * Step - at;
+      auto* to = t.out + line * t.out_pitch + at;
+      if (v < Vectors - 1) {
+        V::store(to, V::add(t.init ? init : V::load(to), woven[k]));
+      } else if (left > 0) {
+        V::store_first(to, left, V::add(t.init ? init : V::load_first(to, left), woven[k]));
+      }
+    }
+  }
+}
+
+template <class V, int Step, int Rows, int Vectors, bool EndsInHalf>
+inline __attribute__((always_inline)) void store_lines(const WideTile<typename V::Real>& t,
+                                                       const Strip<V, Vectors, EndsInHalf> (&acc)[Rows]) {
+  if constexpr (Rows % Step == 0 && (Step == 1 || requires { &V::weave_low; })) {
+    TORCH_EXT_UNROLL for (int line = 0; line < Rows / Step; ++line) {
+      typename V::Reg sums[Step][Vectors];
+      TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) acc[line * Step + k].widen(sums[k]);
+      store_woven<V>(t, line, sums);
+    }
+  }
+}
+
 template <class V, int Rows, int Vectors, bool EndsInHalf>
 __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
   using Strip = Strip<V, Vectors, EndsInHalf>;
@@ -153,27 +186,26 @@ __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
       }
     }
   };
+  const auto ask_for_results = [&](int line) {
+    for (int64_t v = 0; v < Vectors * t.step; ++v) __builtin_prefetch(t.out + line * t.out_pitch + v * V::lanes, 1);
+  };
+  // Woven results go to memory: it is asked for them, one line after the other.
+  const int lines = t.step > 1 && t.init ? int(Rows / t.step) : 0;
   if constexpr (kAsks<V>) {
     const int64_t some = t.next ? kAskedChannels : t.depth;
+    int line = 0;
     for (int64_t c = 0; c < t.depth; c += some) {
       if (t.next) t.next->step();
+      if (line < lines) ask_for_results(line++);
       sum(c, c + some < t.depth ? c + some : t.depth);
     }
   } else {
+    for (int line = 0; line < lines; ++line) ask_for_results(line);
     sum(0, t.depth);
   }
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-    typename V::Reg sums[Vectors];
-    acc[m].widen(sums);
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
-      auto* to = t.out + m * t.out_pitch + v * V::lanes;
-      if (v < Vectors - 1) {
-        V::store(to, V::add(t.init ? V::set(t.init[m]) : V::load(to), sums[v]));
-      } else {
-        V::store_first(to, last, V::add(t.init ? V::set(t.init[m]) : V::load_first(to, last), sums[v]));
-      }
-    }
-  }
+  if (t.step == 2) return store_lines<V, 2, Rows>(t, acc);
+  if (t.step == 4) return store_lines<V, 4, Rows>(t, acc);
+  store_lines<V, 1, Rows>(t, acc);
 }
 
 template <class V, int Rows, int Vectors>

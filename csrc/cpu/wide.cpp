@@ -12,11 +12,11 @@
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 #include "csrc/cpu/upcoming.h"
+#include "csrc/cpu/wide_gate.h"
 
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kBoxBytes = 192 << 10;  // of the planes of a block, and of its results: each well inside L2
 constexpr int64_t kMinCells = 64;
 constexpr double kItemFlops = 1e6;
 constexpr int64_t kPacked = 64;  // channels of the weights of a tile that a thread packs at a time
@@ -45,6 +45,7 @@ class Wide final : public Plan {
   void choose_blocks(int threads);
   void index_phases();
   bool unfolding_pays() const;
+  int64_t woven_channels() const;
   // The tallest tiles of several vectors.
   int64_t tall_rows() const;
   int64_t items() const;
@@ -53,6 +54,10 @@ class Wide final : public Plan {
   void pack_weights(const Buffers& buffers, int64_t group, Range columns, Range channels, Real* packed) const;
   void compute(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* lines, Real* results,
                const Strides& to, Upcoming& next) const;
+  void compute_woven(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* results,
+                     Upcoming& next) const;
+  void multiply_woven(const Phase& phase, Range channels, const Real* in, int64_t part, int64_t positions, const Real* weights,
+                      const Real* bias, Real* line, Upcoming& next) const;
   void compute_rows(int64_t positions, const Real* rows, const Real* weights, const Real* bias, Real* results,
                     Upcoming& next) const;
   void store(const Buffers& buffers, const Block& block, int64_t group, int64_t groups, const Real* results) const;
@@ -81,6 +86,7 @@ class Wide final : public Plan {
   int64_t row_pitch_;
   std::vector<int64_t> row_offsets_;  // of taps and channels in planes
   bool in_place_output_;              // lines of the result are woven right into the tensor
+  bool woven_;                        // by the tiles: rows of one are all phases of the innermost axis, of some channels
   int64_t group_weights_;             // packed for one group: of the taps that reach a position, and no others
   int64_t line_;                      // cells of a flattened plane, in whole vectors
   std::vector<Phase> phases_;
@@ -103,7 +109,8 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   columns_ = forward ? g.y_channels : g.x_channels;
   in_place_output_ = bytes_of(p_.type) == int64_t(sizeof(Real)) && (out_.axis[2] == 1 || axis_[2].out_extent == 1);
   unfolds_ = !forward && unfolding_pays();
-  row_part_ = even_part(columns_, unfolds_ ? tall_rows() : tiles_->max_wide_rows);
+  woven_ = weaves(p_);
+  row_part_ = even_part(columns_, unfolds_ ? tall_rows() : woven_ ? woven_channels() : tiles_->max_wide_rows);
   choose_blocks(threads);
   index_phases();
   const int64_t real = sizeof(Real);
@@ -112,7 +119,7 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   // A tile may read up to a line's padding past the last plane.
   planes_part_ = layout_.per_thread((groups_ * depth_ * planes_.size() + line_) * real);
   rows_part_ = layout_.per_thread(unfolds_ ? (int64_t(row_offsets_.size()) * row_pitch_ + lanes()) * real : 0);
-  lines_part_ = layout_.per_thread(unfolds_ ? 0 : axis_[2].out_step * row_part_ * line_ * real);
+  lines_part_ = layout_.per_thread(unfolds_ || woven_ ? 0 : axis_[2].out_step * row_part_ * line_ * real);
   results_part_ = layout_.per_thread(in_place_output_ ? 0 : groups_ * columns_ * result_positions() * real);
   layout_.finish(threads);
   exact_ = make_exact_plan(p_, isa, threads);
@@ -127,6 +134,19 @@ bool Wide<Real>::unfolding_pays() const {
   const int64_t terms = depth_ * g.w_positions(), line = g.axis[2].x;
   const bool pays = terms <= 2 * columns_ || line < lanes() || (line < kShortLine && terms <= kMaxTerms);
   return pays && g.groups == 1 && in_place_output_ && positions_follow(p_);
+}
+
+// Of results whose phases make the rows of a tile, so that the fewest tiles compute a line (in three vectors of 96 results with 4
+// channels 0.75 of the time of 6).
+template <class Real>
+int64_t Wide<Real>::woven_channels() const {
+  const int64_t step = axis_[2].out_step, vectors = parts_of(axis_[2].cells, lanes());
+  int64_t best = 1, fewest = INT64_MAX;
+  for (int64_t channels = 1; channels * step <= tiles_->max_wide_rows; ++channels) {
+    const int64_t tiles = parts_of(columns_, channels) * parts_of(vectors, tiles_->max_wide_vectors[channels * step]);
+    if (tiles <= fewest) best = channels, fewest = tiles;
+  }
+  return even_part(columns_, best);
 }
 
 // Rows that come from cache rather than from memory in the order of the planes leave loads to spare: tiles of 8x3 take 0.97 of
@@ -153,15 +173,15 @@ void Wide<Real>::choose_blocks(int threads) {
     cells *= axis_[a].cells;
   }
   if (unfolds_) in_per_cell = std::max(in_per_cell, depth_ * g.w_positions());
-  const int64_t cell_bytes = groups_ * std::max(in_per_cell, out_per_cell) * int64_t(sizeof(Real));
-  int64_t limit = std::max<int64_t>(1, kBoxBytes / cell_bytes);
+  const int64_t cell_bytes = groups_ * (woven_ ? in_per_cell : std::max(in_per_cell, out_per_cell)) * int64_t(sizeof(Real));
+  int64_t limit = std::max<int64_t>(1, kWideBoxBytes / cell_bytes);
   const double flops = 2.0 * double(cells) * double(g.groups * columns_ * depth_) * double(g.w_positions());
   const int64_t wanted = threads > 1 ? std::min<int64_t>(int64_t(flops / kItemFlops), 2 * threads) : 1;
   for (;; limit = std::max(kMinCells, limit * 7 / 8)) {
     cut_axes([&](int a) { return axis_[a].cells; }, limit, cells_);
     if (limit <= kMinCells || (items() >= wanted && shared_evenly(items(), flops, threads))) break;
   }
-  planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, in_, cells_);
+  planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, in_, cells_, woven_);
   for (int a = 0; a < kAxes; ++a) result_extent_[a] = cells_[a] * axis_[a].out_step;
   row_pitch_ = row_pitch(cells_[0] * cells_[1] * cells_[2], sizeof(Real));
   line_ = round_up((cells_[1] - 1) * planes_.pitch(1) + cells_[2], lanes());
@@ -217,9 +237,13 @@ Upcoming Wide<Real>::upcoming(const Buffers& buffers, int64_t index) const {
   written.channel = {first * columns_, (first + count) * columns_};
   planes_.reach(b.cell, read.axis);
   for (int a = 0; a < kAxes; ++a) written.axis[a] = axis_[a].written_by(b.cell[a]);
+  if (woven_)
+    steps = count * parts_of(columns_, row_part_) * cells_[0] * cells_[1] * (int64_t(phases_.size()) / axis_[2].out_step) *
+            parts_of(parts_of(cells_[2], lanes()), tiles_->max_wide_vectors[row_part_ * axis_[2].out_step]) *
+            (tiles_->asks ? parts_of(depth_, kAskedChannels) : 1);
   Upcoming next(steps);
   next.reads(p_.type, in, in_, read);
-  next.writes(p_.type, out, out_, written);
+  if (!woven_) next.writes(p_.type, out, out_, written);
   return next;
 }
 
@@ -273,7 +297,10 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
       planes_.unfold(planes, block.cell, row_offsets_, rows, row_pitch_);
       return compute_rows(block.cell[0].size() * block.cell[1].size() * block.cell[2].size(), rows, weights, bias, to, next);
     }
-    for (int64_t i = 0; i < count; ++i)
+    for (int64_t i = 0; woven_ && i < count; ++i)
+      compute_woven(block, planes + i * depth_ * planes_.size(), weights + (first + i) * group_weights_,
+                    bias + (first + i) * columns_, to + i * columns_ * strides.channel, next);
+    for (int64_t i = 0; !woven_ && i < count; ++i)
       compute(block, planes + i * depth_ * planes_.size(), weights + (first + i) * group_weights_, bias + (first + i) * columns_,
               layout_.at<Real>(scratch, lines_part_), to + i * columns_ * strides.channel, strides, next);
     if (!in_place_output_) store(buffers, block, first, count, results);
@@ -285,15 +312,18 @@ template <class Real>
 void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Range columns, Range channels, Real* packed) const {
   const bool forward = p_.operation == Operation::conv_transpose;
   const int64_t depth_stride = forward ? p_.w.outer : p_.w.channel, column_stride = forward ? p_.w.channel : p_.w.outer;
+  const int64_t step = woven_ ? axis_[2].out_step : 1;
   visit(p_.type, [&](auto scalar) {
     const auto* of_group = static_cast<const decltype(scalar)*>(buffers.w) + group * p_.geometry.x_channels * p_.w.outer;
     for (int64_t c = channels.begin; c < channels.end; ++c)
       for (int64_t i = columns.begin; i < columns.end; ++i) {
         const auto* from = of_group + c * depth_stride + i * column_stride;
         for (const Phase& phase : phases_) {
-          const int64_t taps = int64_t(phase.weight_offsets.size());
-          Real* to = packed + phase.packed + columns.begin * depth_ * taps + c * columns.size() + i - columns.begin;
-          for (int64_t t = 0; t < taps; ++t) to[t * depth_ * columns.size()] = Real(widen(from[phase.weight_offsets[size_t(t)]]));
+          const int64_t taps = int64_t(phase.weight_offsets.size()), rows = columns.size() * step, r = woven_ ? phase.r[2] : 0;
+          // Those of phases that are woven lie side by side from where the first one starts.
+          Real* to = packed + phase.packed - r * taps * depth_ * columns_ + columns.begin * step * depth_ * taps + c * rows +
+                     (i - columns.begin) * step + r;
+          for (int64_t t = 0; t < taps; ++t) to[t * depth_ * rows] = Real(widen(from[phase.weight_offsets[size_t(t)]]));
         }
       }
   });
@@ -343,6 +373,51 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
   }
 }
 
+// The same with tiles that weave. Some of the input stays in L1 while everything is multiplied with it.
+template <class Real>
+void Wide<Real>::compute_woven(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* results,
+                               Upcoming& next) const {
+  const int64_t step = axis_[2].out_step, width = block.cell[2].size(), vectors = parts_of(width, lanes());
+  const int64_t count = parts_of(vectors, tiles_->max_wide_vectors[row_part_ * step]);
+  int64_t most_taps = 1;
+  for (const Phase& phase : phases_) most_taps = std::max(most_taps, int64_t(phase.offsets.size()));
+  const int64_t channels = std::clamp<int64_t>(kMaxTerms / most_taps, 1, depth_);
+  for (int64_t j0 = 0; j0 < block.cell[0].size(); ++j0)
+    for (int64_t j1 = 0; j1 < block.cell[1].size(); ++j1)
+      for (int64_t i = 0, done = 0, part; i < count; ++i, done += part) {
+        part = (vectors - done) / (count - i);
+        const int64_t position = done * lanes();
+        const Real* in = planes + j0 * planes_.pitch(0) + j1 * planes_.pitch(1) + position;
+        for (int64_t c = 0; c < depth_; c += channels)
+          for (size_t first = 0; first < phases_.size(); first += size_t(step)) {
+            const Phase& phase = phases_[first];
+            const int64_t o0 = j0 * axis_[0].out_step + phase.r[0], o1 = j1 * axis_[1].out_step + phase.r[1];
+            if (block.cell[0].begin * axis_[0].out_step + o0 >= axis_[0].out_extent) continue;
+            if (block.cell[1].begin * axis_[1].out_step + o1 >= axis_[1].out_extent) continue;
+            Real* line = results + o0 * out_.axis[0] + o1 * out_.axis[1] + position * step;
+            multiply_woven(phase, {c, std::min(c + channels, depth_)}, in, part, std::min(part * lanes(), width - position),
+                           weights, bias, line, next);
+          }
+      }
+}
+
+// Of some channels that are summed over and a part of a line, all channels of the result.
+template <class Real>
+void Wide<Real>::multiply_woven(const Phase& phase, Range channels, const Real* in, int64_t part, int64_t positions,
+                                const Real* weights, const Real* bias, Real* line, Upcoming& next) const {
+  const int64_t step = axis_[2].out_step, taps = int64_t(phase.offsets.size());
+  thread_local std::vector<const Real*> tap_weights;
+  for (int64_t m = 0; m < columns_; m += row_part_) {
+    const int64_t rows = std::min(row_part_, columns_ - m) * step;
+    tap_weights.clear();
+    for (int64_t t = 0; t < taps; ++t) tap_weights.push_back(weights + phase.packed + (m * taps * step + t * rows) * depth_);
+    tiles_->wide[rows][part]({in + channels.begin * planes_.size(), planes_.size(), channels.begin, channels.size(), taps,
+                              phase.offsets.data(), tap_weights.data(), channels.begin ? nullptr : bias + m,
+                              line + m * out_.channel, out_.channel, positions, 0, tiles_->asks ? &next : nullptr, step});
+    if (!tiles_->asks) next.step();
+  }
+}
+
 // The same as one product of the weights and the rows of a block of so many positions, into the tensor.
 template <class Real>
 void Wide<Real>::compute_rows(int64_t positions, const Real* rows, const Real* weights, const Real* bias, Real* results,
@@ -381,78 +456,10 @@ void Wide<Real>::store(const Buffers& buffers, const Block& block, int64_t group
                    extent[2], out_.channel, groups * columns_);
 }
 
-// Whether tensors whose channels are planes are brought in order of their channels, and back, for more than the tiles of `gather`
-// gain then: those here take a quarter longer for a multiply-add, of which moving an element costs as much as 16, or 8 where
-// other kernels round as they store; by measurement, and those of AVX2 gain too much. Vectors of some channels may be partly
-// empty there, those of a line here. With one tap, the tiles there gain where channels are many.
-bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
-  constexpr double kSlowness = 1.25;
-  constexpr int64_t kLeastLine = 32, kMostPairsOfTap = 1024;
-  const Geometry& g = p.geometry;
-  if (g.w_positions() == 1 && g.x_channels * g.y_channels >= kMostPairsOfTap) return false;
-  double results = double(g.y_channels);  // for a position of x
-  for (const Axis& axis : g.axis) results *= double(std::min(axis.stride, axis.y));
-  const double moved = (p.type == Type::f32 ? 16 : 8) * (double(g.x_channels) + results);
-  const int64_t line = g.axis[kAxes - 1].x;
-  const double of_line = double(round_up(line, lanes)) / double(line),
-               of_channels = double(round_up(g.y_channels, column_step_of(p.type, isa)));
-  const double taps = double(g.x_channels * g.w_positions());
-  return isa == Isa::avx512 && line >= kLeastLine && taps * (kSlowness * of_line * double(g.y_channels) - of_channels) < moved;
-}
-
-// Whether backward_data to few channels leaves so little of the many planes of y in the box that weights are read too often, or
-// cuts its lines too short. (8 to 512 channels, k9 s1, 8x8: 0.25 of the time in `gather`; 4 to 256, k8 s4, 32x32: 0.4.)
-bool overfills_box(const Problem& p, int64_t lanes) {
-  constexpr int64_t kLeastCells = 64, kWeightsOfPosition = 140;
-  const Geometry& g = p.geometry;
-  if (p.operation != Operation::backward_data || g.groups > 1) return false;
-  int64_t in_cell = g.y_channels;
-  for (const Axis& axis : g.axis) in_cell *= std::min(axis.stride, axis.w);
-  return in_cell * kLeastCells * int64_t(sizeof(float)) > kBoxBytes ||
-         (g.x_channels > lanes / 4 && g.w_size() >= kWeightsOfPosition * g.batch * g.x_positions());
-}
-
-// Where tiles of half a vector take half of the time, `gather` computes backward_data to as few channels faster, but along lines
-// that fill vectors where neighbours of x read neighbours of y, or where rows of few channels make short sums. (8 to 64 channels,
-// k4 s2, 14x14: 0.5 of the time in NCX, 0.7 in NXC; k5 s1, 28x28: 1.1 and 1.2; 6 to 16, k3 s2, 28x28: 0.9 and 1.3.)
-bool halves_fill(const Problem& p, Isa isa, int64_t lanes) {
-  const Geometry& g = p.geometry;
-  const Axis& line = g.axis[kAxes - 1];
-  return p.operation == Operation::backward_data && g.x_channels > lanes / 4 && column_step_of(p.type, isa) < lanes &&
-         (line.x < lanes || (line.stride > 1 && (g.y_channels > lanes || p.y.axis[kAxes - 1] == 1)));
-}
-
-// Whether conv_transpose of so few channels has sums too short to bring them to vectors of result channels, a quarter of which
-// would be empty, or none where pairs would be in a box. (64x64, k3 s1, 1 to 12 channels: 0.5 of the time in NXC; pairs in NCX, 1
-// to 16: 0.4, 3 to 16: 0.8, but in NXC 2 to 16: 1.4.)
-bool short_sums(const Problem& p, Isa isa, bool pairs_of_planes) {
-  constexpr int64_t kMostSummed = 3, kLeastLine = 16;
-  const Geometry& g = p.geometry;
-  const int64_t lanes = lanes_of(p.type, isa), most = pairs_of_planes ? lanes : lanes * 3 / 4;
-  return isa == Isa::avx512 && p.operation == Operation::conv_transpose && g.groups == 1 && g.x_channels <= kMostSummed &&
-         g.y_channels <= most && g.axis[kAxes - 1].x >= kLeastLine;
-}
-
-// Worth it where a vector of result channels would be at least half empty, where a row of few channels is too short to be summed
-// over by itself while all taps together make a sum that is worth bringing the planes in order for (a short one where they are,
-// by measurement), for results that do not fill the tiles of `gather`, and where the planes would not stay as they are elsewhere.
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  constexpr int64_t kFewChannels = 4, kLongSum = 32, kLongSumOfPlanes = 8, kFewResults = 32, kFewResultsOfPairs = 16,
-                    kSmallPlane = 128;
   const Geometry& g = p.geometry;
   if (p.operation == Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  const bool forward = p.operation == Operation::conv_transpose;
-  const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
-  const int64_t lanes = lanes_of(p.type, isa);
-  const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2) && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
-  const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
-  const bool pairs = multiplies_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
-  const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
-  const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && !fills_tiles &&
-                          depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
-  const bool kept = forward && planes && !pairs && beats_gather(p, isa, lanes);
-  const bool few_inputs = short_sums(p, isa, pairs && planes);
-  if (!few_columns && !short_rows && !kept && !few_inputs && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
+  if (!request.by_name && !wide_pays(p, isa, request)) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Wide<double>>(p, isa, request.threads);
   return std::make_shared<Wide<float>>(p, isa, request.threads);
 }

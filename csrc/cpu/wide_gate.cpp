@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cpu/wide_gate.h"
+
+#include <algorithm>
+
+#include "csrc/cpu/planes.h"
+#include "csrc/cpu/rounding.h"
+#include "csrc/cpu/tiles.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+// Whether tensors whose channels are planes are brought in order of their channels, and back, for more than the tiles of `gather`
+// gain then: those here take a quarter longer for a multiply-add, or little where they weave whole vectors, of which moving an
+// element costs as much as 16, or 8 where other kernels round as they store; by measurement, and those of AVX2 gain too much.
+// Vectors of some channels may be partly empty there, those of a line here. With one tap, the tiles there gain where channels are
+// many.
+bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
+  constexpr double kSlowness = 1.25, kSlownessOfWoven = 1.05;
+  constexpr int64_t kLeastLine = 32, kMostPairsOfTap = 1024;
+  const Geometry& g = p.geometry;
+  if (g.w_positions() == 1 && g.x_channels * g.y_channels >= kMostPairsOfTap) return false;
+  double results = double(g.y_channels);  // for a position of x
+  for (const Axis& axis : g.axis) results *= double(std::min(axis.stride, axis.y));
+  const double moved = (p.type == Type::f32 ? 16 : 8) * (double(g.x_channels) + results);
+  const int64_t line = g.axis[kAxes - 1].x;
+  const double of_line = double(round_up(line, lanes)) / double(line),
+               of_channels = double(round_up(g.y_channels, column_step_of(p.type, isa)));
+  const double taps = double(g.x_channels * g.w_positions()),
+               slowness = weaves(p) && line % lanes == 0 ? kSlownessOfWoven : kSlowness;
+  return isa == Isa::avx512 && line >= kLeastLine && taps * (slowness * of_line * double(g.y_channels) - of_channels) < moved;
+}
+
+// Whether backward_data to few channels leaves so little of the many planes of y in the box that weights are read too often, or
+// cuts its lines too short. (8 to 512 channels, k9 s1, 8x8: 0.25 of the time in `gather`; 4 to 256, k8 s4, 32x32: 0.4.)
+bool overfills_box(const Problem& p, int64_t lanes) {
+  constexpr int64_t kLeastCells = 64, kWeightsOfPosition = 140;
+  const Geometry& g = p.geometry;
+  if (p.operation != Operation::backward_data || g.groups > 1) return false;
+  int64_t in_cell = g.y_channels;
+  for (const Axis& axis : g.axis) in_cell *= std::min(axis.stride, axis.w);
+  return in_cell * kLeastCells * int64_t(sizeof(float)) > kWideBoxBytes ||
+         (g.x_channels > lanes / 4 && g.w_size() >= kWeightsOfPosition * g.batch * g.x_positions());
+}
+
+// Where tiles of half a vector take half of the time, `gather` computes backward_data to as few channels faster, but along lines
+// that fill vectors where neighbours of x read neighbours of y, or where rows of few channels make short sums. (8 to 64 channels,
+// k4 s2, 14x14: 0.5 of the time in NCX, 0.7 in NXC; k5 s1, 28x28: 1.1 and 1.2; 6 to 16, k3 s2, 28x28: 0.9 and 1.3.)
+bool halves_fill(const Problem& p, Isa isa, int64_t lanes) {
+  const Geometry& g = p.geometry;
+  const Axis& line = g.axis[kAxes - 1];
+  return p.operation == Operation::backward_data && g.x_channels > lanes / 4 && column_step_of(p.type, isa) < lanes &&
+         (line.x < lanes || (line.stride > 1 && (g.y_channels > lanes || p.y.axis[kAxes - 1] == 1)));
+}
+
+// Whether conv_transpose of so few channels has sums too short to bring them to vectors of result channels, a quarter of which
+// would be empty, or none where pairs would be in a box. (64x64, k3 s1, 1 to 12 channels: 0.5 of the time in NXC; pairs in NCX, 1
+// to 16: 0.4, 3 to 16: 0.8, but in NXC 2 to 16: 1.4.)
+bool short_sums(const Problem& p, Isa isa, bool pairs_of_planes) {
+  constexpr int64_t kMostSummed = 3, kLeastLine = 16;
+  const Geometry& g = p.geometry;
+  const int64_t lanes = lanes_of(p.type, isa), most = pairs_of_planes ? lanes : lanes * 3 / 4;
+  return isa == Isa::avx512 && p.operation == Operation::conv_transpose && g.groups == 1 && g.x_channels <= kMostSummed &&
+         g.y_channels <= most && g.axis[kAxes - 1].x >= kLeastLine;
+}
+
+}  // namespace
+
+// Whether all phases of the innermost axis read alike, so that a tile of them can weave their results into lines of the tensor:
+// with sums that are long enough for memory to have come by then (k2 s2, 64 to 32 channels, 48x48x48: 0.83 of the time, 256x256:
+// 0.92; 32 to 32, 1.25).
+bool weaves(const Problem& p) {
+  constexpr int64_t kLeastSum = 64;
+  const Axis& line = p.geometry.axis[kAxes - 1];
+  return p.operation == Operation::conv_transpose && (p.type == Type::f32 || p.type == Type::f64) && p.y.axis[kAxes - 1] == 1 &&
+         p.geometry.x_channels >= kLeastSum && (line.stride == 2 || line.stride == 4) && line.w % line.stride == 0 &&
+         line.offset % line.stride == 0 && line.dilation == 1 && line.y % line.stride == 0;
+}
+
+// Worth it where a vector of result channels would be at least half empty, where a row of few channels is too short to be summed
+// over by itself while all taps together make a sum that is worth bringing the planes in order for (a short one where they are,
+// by measurement), for results that do not fill the tiles of `gather`, and where the planes would not stay as they are elsewhere.
+bool wide_pays(const Problem& p, Isa isa, const Request& request) {
+  constexpr int64_t kFewChannels = 4, kLongSum = 32, kLongSumOfPlanes = 8, kFewResults = 32, kFewResultsOfPairs = 16,
+                    kSmallPlane = 128;
+  const Geometry& g = p.geometry;
+  const bool forward = p.operation == Operation::conv_transpose;
+  const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
+  const int64_t lanes = lanes_of(p.type, isa);
+  const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2) && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
+  const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
+  const bool pairs = multiplies_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
+  const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
+  const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && !fills_tiles &&
+                          depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
+  const bool kept = forward && planes && !pairs && beats_gather(p, isa, lanes);
+  const bool few_inputs = short_sums(p, isa, pairs && planes);
+  return few_columns || short_rows || kept || few_inputs || positions_suit(p, request.isa);
+}
+
+}  // namespace torch_ext::cpu
