@@ -25,10 +25,12 @@ constexpr int64_t kSumsBytes = 1 << 20, kTransformedBytes = 768 << 10;  // of a 
 constexpr int64_t kSliceBytes = 64 << 10;                               // of x and y that a thread brings at a time
 constexpr int64_t kItems = 16, kTilesOfPart = 100;
 constexpr int64_t kMinTiles = 24, kMaxTiles = 128;  // of a block
-// What pays along one, two and three axes. Of all groups together, more channels are needed to pay for boxes.
+// What pays along one, two and three axes (32 to 16 channels, 128x128, k4 s2: 0.75 of the time in NCX, 0.94 in NXC; k3 s1 1.03,
+// of 14x14 0.7; 16 to 16 0.75 to 1.1). Of all groups together, more channels are needed to pay for boxes along one axis and
+// three.
 constexpr WinogradLeast kLeastOfTwos[] = {{32, 2048, 200, 1.25}, {16, 512, 300, 1.25}, {32, 2048, 4096, 1.6}};
-constexpr WinogradLeast kLeastOfThrees[] = {{64, 8192, 200, 1.3}, {32, 2048, 140, 1.4}, {32, 1024, 600, 2.2}};
-constexpr int64_t kLeastBoxedProduct = 2048;
+constexpr WinogradLeast kLeastOfThrees[] = {{64, 8192, 200, 1.3}, {16, 512, 140, 1.4}, {32, 1024, 600, 2.2}};
+constexpr int64_t kLeastBoxedProduct[] = {2048, 512, 2048};
 // Where phases differ in their taps, x is transformed for each class of them.
 constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1000, 1.25}, {64, 4096, 1000, 1.25}, {64, 4096, 1400, 1.35}};
 constexpr int64_t kLeastBoxedProductOfClasses[] = {INT64_MAX, 8192, 4096};  // boxes along one axis cost too much
@@ -217,7 +219,7 @@ bool WinogradSums::pays() const {
   const bool one_class = classes_.size() == 1, boxed = !(x_.in_place && y_.in_place);
   const WinogradLeast& least = (!one_class ? kLeastOfClasses : grid().taps == 2 ? kLeastOfTwos : kLeastOfThrees)[grid().axes - 1];
   const int64_t product = m_ * n_;
-  if (boxed && one_class && product * p_.geometry.groups < kLeastBoxedProduct) return false;
+  if (boxed && one_class && product * p_.geometry.groups < kLeastBoxedProduct[grid().axes - 1]) return false;
   const double boxes = double(p_.geometry.x_size() + p_.geometry.y_size()) * sizeof(float);
   if (boxed && parts_ == 1 && boxes > kMostBoxedAtOnce) return false;
   if (boxed && !one_class && product < kLeastBoxedProductOfClasses[grid().axes - 1]) return false;
