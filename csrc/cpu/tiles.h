@@ -92,8 +92,8 @@ struct RowsTile {
 // depth of weights[t][(first + c)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < columns <= vectors
 // * lanes; `out` has room for whole vectors. With a `step` of 2 or 4 so many rows one after the other are woven into a line:
 // out[m/step*out_pitch + p*step + m%step] = init[m/step] + ..., and `out` need have no more room. Tables of matrices read
-// weights[t][m*weights_pitch + first + c]; there, `step` is 1, `depth` a multiple of depth_step, `init` zeros, and weights, `in` and
-// `out` are there up to 16 rows and whole vectors.
+// weights[t][m*weights_pitch + first + c]; there, `step` is 1, `depth` a multiple of depth_step, `init` zeros, and weights, `in`
+// and `out` are there up to 16 rows and whole vectors.
 inline constexpr int kWideRows = 16, kWideVectors = 12;
 inline constexpr int64_t kAskedChannels = 8;
 template <class Real>
