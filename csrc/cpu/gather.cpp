@@ -403,7 +403,7 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
                              tiles_->max_rows[vectors_],
                              !tiles_->matrices,
                              packed.finite ? in_.listed(block.cell[2].begin, block.cell[2].end) : 0,
-                             layout_.at<std::byte>(scratch, nowhere_part_)};
+                             tiles_->matrices ? layout_.at<std::byte>(scratch, nowhere_part_) : nullptr};
   std::byte* pointers = layout_.at<std::byte>(scratch, pointers_part_);
   phases.clear();
   if (!by_tap_) rows.point(block, pointers, phases);

@@ -65,7 +65,7 @@ struct BlockRows {
   int64_t tallest;  // rows of a tile
   bool cut_lines;   // whether the cells of a line may be in several parts
   // Positions of a line where these are more than its cells, else 0: what lies behind them in `in` is read as well, so that rows
-  // are evenly spaced, for results that go `nowhere`.
+  // are evenly spaced, for results that go `nowhere`; null where there are none.
   int64_t listed;
   std::byte* nowhere;
 

@@ -65,14 +65,12 @@ bool positions_suit(const Problem& p, Isa isa) {
 
 template <class Element>
 Planes<Element>::Planes(const Tiles<Real>& tiles, Type type, const GatherAxis* axis, const PlaneAxis* plane_axis,
-                        const Strides& in, const int64_t* cells, bool apart)
+                        const Strides& in, const int64_t* cells)
     : tiles_(&tiles), type_(type), axis_(axis), plane_axis_(plane_axis), in_(in), size_(1) {
   for (int a = 0; a < kAxes; ++a) {
     extent_[a] = cells[a] + plane_axis[a].q_max - plane_axis[a].q_min;
     size_ *= extent_[a] * int64_t(plane_axis[a].residues.size());
   }
-  constexpr int64_t kLine = kCacheLine / int64_t(sizeof(Element));
-  if (apart) size_ = round_up(size_, 2 * kLine) + kLine;
 }
 
 template <class Element>

@@ -62,10 +62,8 @@ class Planes {
  public:
   using Real = typename Operand<Element>::Real;
   Planes() = default;
-  // With `apart` those of channels begin an odd number of cache lines apart, so that parts of them lie in different sets of the
-  // cache.
   Planes(const Tiles<Real>& tiles, Type type, const GatherAxis* axis, const PlaneAxis* plane_axis, const Strides& in,
-         const int64_t* cells, bool apart = false);
+         const int64_t* cells);
 
   // Elements of one channel, and of a line of the two inner axes from cell to cell.
   int64_t size() const { return size_; }

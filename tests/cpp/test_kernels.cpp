@@ -2,6 +2,7 @@
 // What single kernels, and what they are made of, do that those of test_cpu.cpp do not all have in common.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -159,6 +160,30 @@ void expect_packed_in_turn(const std::string& line) {
         }
   }
   EXPECT_GT(in_turn, 0);
+}
+
+// Where the workspace ends another tensor may begin: its first row is a row like others.
+TEST(Gather, ComputesTheRowBehindItsWorkspace) {
+  const Case c = parse_case("behind n2 g1 c13:14 i5x6 k16x16 s8x8 d1x1 pb4x4 pe4x4 op0x0");
+  const Problem p = make_problem(c, Operation::backward_data, Type::f32, {kNxc, kIox}, false);
+  const Geometry& g = p.geometry;
+  std::vector<float> w(size_t(g.w_size())), y(size_t(g.y_size())), elsewhere(size_t(g.x_size()));
+  for (size_t i = 0; i < w.size(); ++i) w[i] = float(i % 7) - 3;
+  for (size_t i = 0; i < y.size(); ++i) y[i] = float(i % 5) - 2;
+  const auto plan = cpu::make_plan(p, cpu::detected_isa(), 1, "gather__portable");
+  ASSERT_TRUE(plan);
+  constexpr size_t kAlignment = 64;
+  ASSERT_EQ(size_t(plan->workspace_bytes()) % kAlignment, 0u);
+  std::vector<float> memory(size_t(plan->workspace_bytes()) / sizeof(float) + elsewhere.size() + kAlignment / sizeof(float));
+  void* workspace = memory.data();
+  size_t space = memory.size() * sizeof(float);
+  ASSERT_TRUE(std::align(kAlignment, 1, workspace, space));
+  auto* behind = reinterpret_cast<float*>(static_cast<char*>(workspace) + plan->workspace_bytes());
+  const cpu::Parallel alone{1, [](int64_t count, const std::function<void(int64_t, int)>& task) {
+                              for (int64_t i = 0; i < count; ++i) task(i, 0);
+                            }};
+  for (float* x : {elsewhere.data(), behind}) plan->run({x, w.data(), y.data(), nullptr, workspace}, alone);
+  EXPECT_TRUE(std::equal(elsewhere.begin(), elsewhere.end(), behind));
 }
 
 TEST(Gather, PacksManyWeightsInTurn) { expect_packed_in_turn("one n1 g1 c530:120 i2x3 k4x3 s2x1 d1x1 pb1x1 pe1x1 op0x0"); }
