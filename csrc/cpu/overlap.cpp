@@ -75,13 +75,14 @@ class Overlap final : public Plan {
   // Units of a row.
   int64_t depth() const { return round_up(parts_of(p_.geometry.x_channels, kTerms), tiles_->depth_step); }
   // Rows of the product, cut evenly into tiles: for each channel those taps that are not terms of it.
-  int64_t rows_of_channel() const { return (joined_ ? p_.geometry.axis[1].w : 1) * taps2_; }
+  int64_t rows_of_channel() const { return p_.geometry.axis[1].w / term_taps1() * taps2_; }
   int64_t rows() const { return columns_ * rows_of_channel(); }
   int64_t row_part() const { return even_part(rows(), tiles_->max_wide_rows); }
   int64_t tile_weights() const { return round_up(row_part(), tiles_->row_step) * depth(); }
   int64_t tap_weights() const { return parts_of(rows(), row_part()) * tile_weights(); }
-  // Taps that are terms of the product, at most.
-  int64_t term_taps() const { return p_.geometry.axis[0].w * (joined_ ? 1 : p_.geometry.axis[1].w); }
+  // Taps that are terms of the product, at most: of the middle axis, and of both outer ones.
+  int64_t term_taps1() const { return joined_ ? 1 : p_.geometry.axis[1].w; }
+  int64_t term_taps() const { return p_.geometry.axis[0].w * term_taps1(); }
   int64_t group_weights() const { return term_taps() * tap_weights(); }
   int64_t room() const { return rows() + round_up(row_part(), tiles_->row_step); }  // of lines, of a product
   int64_t most_rows() const { return std::max<int64_t>(1, line_pitch_ / width_); }
@@ -274,8 +275,8 @@ void Overlap<In>::run(const Buffers& buffers, const Parallel& parallel) const {
     std::fill_n(bias, g.groups * columns_, Real(0));
   }
   parallel.for_each(g.groups * term_taps(), [&](int64_t index, int) {
-    const int64_t of_line = term_taps() / g.axis[0].w, group = index / term_taps(), tap = index % term_taps();
-    const int64_t corner = group * g.x_channels * p_.w.outer + tap / of_line * p_.w.axis[0] + tap % of_line * p_.w.axis[1];
+    const int64_t group = index / term_taps(), k0 = index % term_taps() / term_taps1(), k1 = index % term_taps1();
+    const int64_t corner = group * g.x_channels * p_.w.outer + k0 * p_.w.axis[0] + k1 * p_.w.axis[1];
     pack_weights(element(buffers.w, p_.type, corner), weights + index * tap_weights());
   });
   parallel.for_each(items(), [&](int64_t index, int thread) {
@@ -388,7 +389,7 @@ template <class In>
 void Overlap<In>::compute(const Block& block, const View& in, const View& out, const Real* weights, const Real* bias, Real* lines,
                           Upcoming& next) const {
   const GatherAxis &axis0 = axis_[0], &axis1 = axis_[1];
-  const int64_t width = block.line.size(), step = axis_[2].out_step, of_line = joined_ ? 1 : p_.geometry.axis[1].w;
+  const int64_t width = block.line.size(), step = axis_[2].out_step;
   const Range read = axis1.read_by(block.cell[1]);
   std::vector<int64_t> offsets;
   std::vector<const Real*> tap_pointers;
@@ -405,7 +406,7 @@ void Overlap<In>::compute(const Block& block, const View& in, const View& out, c
           for (const Tap* t1 = first; t1 < last; ++t1) {
             const Tap& tap = axis0.phases[r0][t0];
             offsets.push_back((j0 + tap.delta) * in.axis[0] + (of.begin + t1->delta) * in.axis[1]);
-            tap_pointers.push_back(weights + (tap.k * of_line + t1->k) * tap_weights());
+            tap_pointers.push_back(weights + (tap.k * term_taps1() + t1->k) * tap_weights());
           }
         multiply(in.origin, in.channel, of.size() * width, offsets, tap_pointers, lines, next);
       };
@@ -419,11 +420,11 @@ void Overlap<In>::compute(const Block& block, const View& in, const View& out, c
           const int64_t last = joined_ ? end1 : std::min(end1, j1 + most_rows());
           for (end = j1 + 1; end < last && reached(of_phase, end, axis1.in_extent) == taps1;) ++end;
           if (!joined_) multiply_lines({j1, end}, of_phase.data() + taps1.begin, of_phase.data() + taps1.end);
+          const Reached added = joined_ ? taps1 : Reached{0, 1};
           for (int64_t r2 = 0; r2 < step; ++r2) {
-            const std::vector<OverlapTap>& taps = overlapped_[size_t((joined_ ? r1 * step : 0) + r2)];
-            const int64_t of_tap = joined_ ? int64_t(axis_[2].phases[r2].size()) : 0;
-            phases[size_t(r2)] = {taps.data() + int64_t(taps1.begin) * of_tap,
-                                  joined_ ? int64_t(taps1.end - taps1.begin) * of_tap : int64_t(taps.size())};
+            const size_t of_tap = axis_[2].phases[size_t(r2)].size();
+            phases[size_t(r2)] = {overlapped_[size_t((joined_ ? r1 * step : 0) + r2)].data() + added.begin * of_tap,
+                                  int64_t((added.end - added.begin) * of_tap)};
           }
           for (int64_t channel = 0; channel < columns_; ++channel)
             tiles_->overlap({lines + channel * rows_of_channel() * line_pitch_ + (joined_ ? j1 - read.begin : 0) * width, width,

@@ -46,6 +46,10 @@ class Wide final : public Plan {
   void index_phases();
   bool unfolding_pays() const;
   int64_t woven_channels() const;
+  // Tiles with so many channels' phases that compute a line of so many cells.
+  int64_t woven_parts(int64_t cells, int64_t channels) const {
+    return parts_of(parts_of(cells, lanes()), tiles_->max_wide_vectors[channels * axis_[2].out_step]);
+  }
   // The tallest tiles of several vectors.
   int64_t tall_rows() const;
   int64_t items() const;
@@ -140,10 +144,10 @@ bool Wide<Real>::unfolding_pays() const {
 // channels 0.75 of the time of 6).
 template <class Real>
 int64_t Wide<Real>::woven_channels() const {
-  const int64_t step = axis_[2].out_step, vectors = parts_of(axis_[2].cells, lanes());
+  const int64_t step = axis_[2].out_step;
   int64_t best = 1, fewest = INT64_MAX;
   for (int64_t channels = 1; channels * step <= tiles_->max_wide_rows; ++channels) {
-    const int64_t tiles = parts_of(columns_, channels) * parts_of(vectors, tiles_->max_wide_vectors[channels * step]);
+    const int64_t tiles = parts_of(columns_, channels) * woven_parts(axis_[2].cells, channels);
     if (tiles <= fewest) best = channels, fewest = tiles;
   }
   return even_part(columns_, best);
@@ -181,7 +185,7 @@ void Wide<Real>::choose_blocks(int threads) {
     cut_axes([&](int a) { return axis_[a].cells; }, limit, cells_);
     if (limit <= kMinCells || (items() >= wanted && shared_evenly(items(), flops, threads))) break;
   }
-  planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, in_, cells_, woven_);
+  planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, in_, cells_);
   for (int a = 0; a < kAxes; ++a) result_extent_[a] = cells_[a] * axis_[a].out_step;
   row_pitch_ = row_pitch(cells_[0] * cells_[1] * cells_[2], sizeof(Real));
   line_ = round_up((cells_[1] - 1) * planes_.pitch(1) + cells_[2], lanes());
@@ -239,8 +243,7 @@ Upcoming Wide<Real>::upcoming(const Buffers& buffers, int64_t index) const {
   for (int a = 0; a < kAxes; ++a) written.axis[a] = axis_[a].written_by(b.cell[a]);
   if (woven_)
     steps = count * parts_of(columns_, row_part_) * cells_[0] * cells_[1] * (int64_t(phases_.size()) / axis_[2].out_step) *
-            parts_of(parts_of(cells_[2], lanes()), tiles_->max_wide_vectors[row_part_ * axis_[2].out_step]) *
-            (tiles_->asks ? parts_of(depth_, kAskedChannels) : 1);
+            woven_parts(cells_[2], row_part_) * (tiles_->asks ? parts_of(depth_, kAskedChannels) : 1);
   Upcoming next(steps);
   next.reads(p_.type, in, in_, read);
   if (!woven_) next.writes(p_.type, out, out_, written);
@@ -297,12 +300,13 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
       planes_.unfold(planes, block.cell, row_offsets_, rows, row_pitch_);
       return compute_rows(block.cell[0].size() * block.cell[1].size() * block.cell[2].size(), rows, weights, bias, to, next);
     }
-    for (int64_t i = 0; woven_ && i < count; ++i)
-      compute_woven(block, planes + i * depth_ * planes_.size(), weights + (first + i) * group_weights_,
-                    bias + (first + i) * columns_, to + i * columns_ * strides.channel, next);
-    for (int64_t i = 0; !woven_ && i < count; ++i)
-      compute(block, planes + i * depth_ * planes_.size(), weights + (first + i) * group_weights_, bias + (first + i) * columns_,
-              layout_.at<Real>(scratch, lines_part_), to + i * columns_ * strides.channel, strides, next);
+    for (int64_t i = 0; i < count; ++i) {
+      const Real *of_planes = planes + i * depth_ * planes_.size(), *of_weights = weights + (first + i) * group_weights_,
+                 *of_bias = bias + (first + i) * columns_;
+      Real* of_results = to + i * columns_ * strides.channel;
+      woven_ ? compute_woven(block, of_planes, of_weights, of_bias, of_results, next)
+             : compute(block, of_planes, of_weights, of_bias, layout_.at<Real>(scratch, lines_part_), of_results, strides, next);
+    }
     if (!in_place_output_) store(buffers, block, first, count, results);
   });
 }
@@ -378,7 +382,7 @@ template <class Real>
 void Wide<Real>::compute_woven(const Block& block, const Real* planes, const Real* weights, const Real* bias, Real* results,
                                Upcoming& next) const {
   const int64_t step = axis_[2].out_step, width = block.cell[2].size(), vectors = parts_of(width, lanes());
-  const int64_t count = parts_of(vectors, tiles_->max_wide_vectors[row_part_ * step]);
+  const int64_t count = woven_parts(width, row_part_);
   int64_t most_taps = 1;
   for (const Phase& phase : phases_) most_taps = std::max(most_taps, int64_t(phase.offsets.size()));
   const int64_t channels = std::clamp<int64_t>(kMaxTerms / most_taps, 1, depth_);
