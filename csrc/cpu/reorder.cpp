@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Planes of few channels, brought side by side first, and results back to planes: for layers that another kernel computes so much
+// faster in that order that moving all of x, y and weights twice pays. That is `fold`, for whose phases and channels to be rows
+// of tiles together they must be evenly spaced.
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/pack.h"
+#include "csrc/cpu/scratch.h"
+#include "csrc/cpu/tiles.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+constexpr int64_t kSliceBytes = 64 << 10;  // of a tensor that a thread moves at a time
+
+// A tensor of the problem, and the same with its channels side by side.
+struct Tensor {
+  Strides lies, ordered;
+  int64_t outer, channels, extent[kAxes];
+
+  int64_t size() const { return outer * channels * extent[0] * extent[1] * extent[2]; }
+  bool is_ordered() const { return channels <= 1 || lies.channel == 1; }
+};
+
+Tensor tensor(const Strides& lies, int64_t outer, int64_t channels, const Geometry& g, int64_t Axis::*extent) {
+  Tensor t{lies, lies, outer, channels, {}};
+  int64_t step = channels;
+  for (int a = kAxes - 1; a >= 0; --a) t.extent[a] = g.axis[a].*extent, t.ordered.axis[a] = step, step *= t.extent[a];
+  t.ordered.outer = step, t.ordered.channel = 1;
+  if (t.is_ordered()) t.ordered = lies;
+  return t;
+}
+
+struct Tensors {
+  Tensor x, w, y;
+  explicit Tensors(const Problem& p)
+      : x(tensor(p.x, p.geometry.batch, p.geometry.groups * p.geometry.x_channels, p.geometry, &Axis::x)),
+        w(tensor(p.w, p.geometry.groups * p.geometry.x_channels, p.geometry.y_channels, p.geometry, &Axis::w)),
+        y(tensor(p.y, p.geometry.batch, p.geometry.groups * p.geometry.y_channels, p.geometry, &Axis::y)) {}
+  bool are_ordered() const { return x.is_ordered() && w.is_ordered() && y.is_ordered(); }
+};
+
+// The problem that is left.
+Problem ordered(Problem p, const Tensors& tensors) {
+  p.x = tensors.x.ordered, p.w = tensors.w.ordered, p.y = tensors.y.ordered;
+  return p;
+}
+
+class Reorder final : public Plan {
+ public:
+  Reorder(const Problem& p, const Tensors& tensors, const Request& request)
+      : p_(p),
+        isa_(request.isa),
+        x_(tensors.x),
+        w_(tensors.w),
+        y_(tensors.y),
+        inner_(make_plan(ordered(p, tensors), request.isa, request.threads)) {
+    inner_part_ = layout_.shared(inner_->workspace_bytes());
+    for (const auto& [t, part] : {std::pair{&x_, &x_part_}, {&w_, &w_part_}, {&y_, &y_part_}})
+      *part = layout_.shared(t->is_ordered() ? 0 : t->size() * bytes_of(p.type));
+  }
+  std::string describe() const override { return std::string(inner_->kernel) + " " + inner_->describe(); }
+  int64_t workspace_bytes() const override { return layout_.bytes(); }
+  std::string packing() const override {
+    return inner_->packing().empty() ? "" : std::string(inner_->kernel) + ' ' + inner_->packing();
+  }
+  int64_t packed_bytes() const override { return inner_->packed_bytes(); }
+  void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override {
+    std::vector<std::byte> w(size_t(w_.is_ordered() ? 0 : w_.size() * bytes_of(p_.type)));
+    Buffers inner = buffers;
+    inner.w = bring(w_, buffers.w, w.data(), parallel);
+    inner_->pack(inner, parallel, packed);
+  }
+
+  void run(const Buffers& buffers, const Parallel& parallel) const override {
+    std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
+    Buffers inner = buffers;
+    inner.workspace = layout_.at<void>(workspace, inner_part_);
+    const auto side = [&](const Tensor& t, void* lies, Layout::Part part, Operation result) {
+      void* const to = t.is_ordered() ? lies : layout_.at<void>(workspace, part);
+      return p_.operation == result ? to : bring(t, lies, to, parallel);
+    };
+    inner.x = side(x_, buffers.x, x_part_, Operation::backward_data);
+    if (!buffers.packed) inner.w = side(w_, buffers.w, w_part_, Operation::backward_weights);
+    inner.y = side(y_, buffers.y, y_part_, Operation::conv_transpose);
+    inner_->run(inner, parallel);
+    switch (p_.operation) {
+      case Operation::conv_transpose:
+        return take(y_, inner.y, buffers.y, parallel);
+      case Operation::backward_data:
+        return take(x_, inner.x, buffers.x, parallel);
+      case Operation::backward_weights:
+        return take(w_, inner.w, buffers.w, parallel);
+    }
+  }
+
+ private:
+  // f(where some lines of it lie, and are in order, in elements; the box of them)
+  template <class F>
+  void for_each_slice(const Tensor& t, const Parallel& parallel, F f) const {
+    const int64_t lines = t.extent[0] * t.extent[1], line = t.extent[2] * t.channels * bytes_of(p_.type);
+    const int64_t some = std::clamp<int64_t>(kSliceBytes / std::max<int64_t>(line, 1), 1, t.extent[1]);
+    const int64_t slices = t.extent[0] * parts_of(t.extent[1], some);
+    if (lines == 0 || line == 0) return;
+    parallel.for_each(t.outer * slices, [&](int64_t index, int) {
+      const int64_t n = index / slices, slice = index % slices, i0 = slice % t.extent[0];
+      const Range i1 = part(slice / t.extent[0], some, t.extent[1]);
+      const auto at = [&](const Strides& s) { return n * s.outer + i0 * s.axis[0] + i1.begin * s.axis[1]; };
+      f(at(t.lies), at(t.ordered),
+        Box{{1, i1.size(), t.extent[2]}, {t.lies.axis[0], t.lies.axis[1], t.lies.axis[2]}, t.channels, t.lies.channel});
+    });
+  }
+  void* bring(const Tensor& t, const void* from, void* to, const Parallel& parallel) const {
+    if (t.is_ordered()) return const_cast<void*>(from);
+    const auto move = [&](const auto& tiles, auto element_of) {
+      using Element = decltype(element_of);
+      for_each_slice(t, parallel, [&](int64_t lies, int64_t ordered, const Box& box) {
+        load_box(tiles, p_.type, element(from, p_.type, lies), box, static_cast<Element*>(to) + ordered, t.channels);
+      });
+    };
+    if (p_.type == Type::f64) {
+      move(tiles<double>(isa_), double());
+    } else if (p_.type == Type::f32) {
+      move(tiles<float>(isa_), float());
+    } else {
+      move(tiles<float>(isa_), bf16());  // of 16 bits, which are moved as they are
+    }
+    return to;
+  }
+  void take(const Tensor& t, const void* from, void* to, const Parallel& parallel) const {
+    if (t.is_ordered()) return;
+    const auto move = [&](const auto& tiles) {
+      for_each_slice(t, parallel, [&](int64_t lies, int64_t ordered, const Box& box) {
+        move_box(tiles, p_.type, element(from, p_.type, ordered), t.channels, element(to, p_.type, lies), box);
+      });
+    };
+    p_.type == Type::f64 ? move(tiles<double>(isa_)) : move(tiles<float>(isa_));
+  }
+
+  Problem p_;
+  Isa isa_;
+  Tensor x_, w_, y_;
+  std::shared_ptr<const Plan> inner_;
+  Layout layout_;
+  Layout::Part inner_part_, x_part_, w_part_, y_part_;
+};
+
+// By measurement, of vectors: for few channels other kernels are better, and the longer the stride, the more phases there are to
+// fill tiles with. (21 to 21 channels, 32x32, k16 s8: 0.9 of the time forward, 0.95 and 0.6 backward; 16x16, k64 s32: 0.2, 0.7
+// and 0.4; 20 to 20, 64x64, k8 s4: 0.85, 0.85 and 0.65; k4 s4: 1.1, 1.1 and 0.8. Pairs: 0.65, 0.7 and 0.7; 0.2, 0.45 and 0.5;
+// 0.7, 0.9 and 0.7; 0.65, 0.95 and 0.65. 8 to 8 channels, k8 s8: 0.85, 1.5 and 0.9. Along one axis, 40 to 40, k16 s8: 0.9, 1.15
+// and 0.85.) Gradients of large tensors with few terms for what moves take longer (25 MB, 24 terms: 1.25).
+bool pays(const Problem& p, const Request& request) {
+  constexpr int64_t kLeastChannels = 12, kLongStride = 8, kStrideOfTwoTaps = 4, kLargeBytes = 8 << 20;
+  constexpr double kManyTerms = 48;
+  const Geometry& g = p.geometry;
+  const Axis& line = g.axis[kAxes - 1];
+  if (request.isa >= Isa::amx || std::min(g.x_channels, g.y_channels) < kLeastChannels) return false;
+  if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
+  if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
+  double terms = double(g.x_channels * g.w_positions());  // of an element of y
+  for (const Axis& axis : g.axis) terms /= double(axis.stride);
+  const bool large = g.y_size() * bytes_of(p.type) > kLargeBytes;
+  if (p.operation != Operation::conv_transpose && large && terms < kManyTerms) return false;
+  return multiplies_pairs(p.type, request.isa) || line.stride >= kLongStride ||
+         (line.stride >= kStrideOfTwoTaps && line.w >= 2 * line.stride);
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> make_reorder(const Problem& p, const Request& request) {
+  const Geometry& g = p.geometry;
+  if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || (!request.by_name && !pays(p, request))) return nullptr;
+  const Tensors tensors(p);
+  if (tensors.are_ordered() || (!request.by_name && !make_fold(ordered(p, tensors), request))) return nullptr;
+  return std::make_shared<Reorder>(p, tensors, request);
+}
+
+}  // namespace torch_ext::cpu
