@@ -47,6 +47,11 @@ uint64_t fingerprint(const std::string& kernel, const std::string& packing) {
   return hash;
 }
 
+Problem not_packed(Problem problem) {
+  problem.prepacked = false;
+  return problem;
+}
+
 const char* environment(const char* name) {
   const char* value = std::getenv(name);
   return value && *value ? value : nullptr;
@@ -59,7 +64,11 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, Isa isa, int threa
     if (k.isa > isa || (kernel && std::strcmp(kernel, k.name))) continue;
     if (auto plan = k.make(problem, {isa, threads, kernel != nullptr})) {
       plan->kernel = k.name;
-      if (const std::string packing = plan->packing(); !packing.empty()) plan->fingerprint = fingerprint(k.name, packing);
+      const std::string packing = plan->packing();
+      if (!packing.empty()) plan->fingerprint = fingerprint(k.name, packing);
+      // Kernels that pack nothing refuse what is packed ahead, for one that is faster without the packing. This one packs nothing
+      // either: choose among all.
+      if (problem.prepacked && packing.empty() && !kernel) return make_plan(not_packed(problem), isa, threads, kernel);
       return plan;
     }
   }

@@ -258,6 +258,24 @@ TEST(KernelList, ForcesOneKernelOrNone) {
   }
 }
 
+TEST(KernelList, ChoosesAmongAllWhereNothingIsPackedAhead) {
+  std::vector<Case> cases = small_cases();
+  cases.push_back(parse_case("few n1 g1 c256:8 i2x2 k5x5 s1x1 d1x1 pb1x1 pe1x1 op0x0"));  // the weights as they lie
+  int packed = 0, not_packed = 0;
+  for (const Case& c : cases)
+    for (const Layouts& layouts : kLayouts) {
+      Problem p = make_problem(c, Operation::conv_transpose, Type::f32, layouts);
+      const auto without = cpu::make_plan(p, cpu::detected_isa(), 1);
+      p.prepacked = true;
+      const auto plan = cpu::make_plan(p, cpu::detected_isa(), 1);
+      const bool packs = !plan->packing().empty();
+      (packs ? packed : not_packed) += 1;
+      EXPECT_TRUE(packs || !std::strcmp(plan->kernel, without->kernel)) << cpu::describe(p);
+    }
+  EXPECT_GT(packed, 0);
+  EXPECT_GT(not_packed, 0);
+}
+
 // Each instruction set that the machine has, as TORCH_EXT_ISA would choose it.
 struct Capped {
   Isa isa;
