@@ -175,14 +175,13 @@ std::string Native<In>::describe() const {
 // x[i][m] for conv_transpose, x[m][i] for backward_weights; i or m is that of a pair where there are pairs.
 template <class In>
 void Native<In>::load_x(const Buffers& buffers, int64_t group, Range channels, Real* x) const {
-  const bool by_channel = p_.operation == Operation::conv_transpose;
-  const int64_t position_step = by_channel ? 1 : x_pitch(), channel_step = by_channel ? x_pitch() : 1;
+  const bool planes = p_.operation == Operation::conv_transpose;
   const int64_t first = group * p_.geometry.x_channels + channels.begin, count = channels.size();
+  x += planes ? channels.begin / kTerms * x_pitch() : channels.begin;
   if constexpr (kTerms == 1) {
-    load_positions(p_, x_offset_, buffers.x, first, count, x + channels.begin * channel_step, position_step, channel_step);
+    load_positions(*tiles_, p_, x_offset_, buffers.x, first, count, planes, x, x_pitch());
   } else {
-    x += by_channel ? channels.begin / kTerms * x_pitch() : channels.begin;
-    load_pairs_of_positions(p_, x_offset_, buffers.x, first, count, reinterpret_cast<In*>(x), x_pitch(), by_channel);
+    load_pairs_of_positions(*tiles_, p_, x_offset_, buffers.x, first, count, planes, x, x_pitch());
   }
 }
 
@@ -436,7 +435,7 @@ void Native<In>::store_x(const Buffers& buffers, int64_t group, Range channels) 
   Real* sums = layout_.at<Real>(static_cast<std::byte*>(buffers.workspace), sums_part_) + first * positions_;
   for (int64_t other = 1; other < sums_parts(); ++other)
     for (int64_t j = 0; j < count; ++j) sums[j] += sums[other * sums_of_part() + j];
-  store_positions(p_, x_offset_, sums, 1, positions_, buffers.x, first, channels.size());
+  store_positions(*tiles_, p_, x_offset_, sums, positions_, true, buffers.x, first, channels.size());
 }
 
 template <class In>

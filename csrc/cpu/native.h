@@ -45,45 +45,57 @@ inline std::vector<int64_t> position_offsets(const Problem& p) {
   return offsets;
 }
 
-// to[m*position_step + i*channel_step] = x at position m, channel first + i, for i < count, and back.
+// f(first, count, step) for positions that lie in even steps.
+template <class F>
+void for_each_run(const std::vector<int64_t>& offsets, F f) {
+  const int64_t positions = int64_t(offsets.size());
+  const auto step_to = [&](int64_t m) { return offsets[size_t(m)] - offsets[size_t(m - 1)]; };
+  for (int64_t first = 0, end; first < positions; first = end) {
+    end = first + 1;
+    const int64_t step = end < positions ? step_to(end) : 1;
+    while (end < positions && step_to(end) == step) ++end;
+    f(first, end - first, step);
+  }
+}
+
+// Channels first + i of x, i < count, as planes to[i*pitch + m] or as rows to[m*pitch + i] of all positions m, and back.
 template <class Real>
-void load_positions(const Problem& p, const std::vector<int64_t>& offsets, const void* x, int64_t first, int64_t count, Real* to,
-                    int64_t position_step, int64_t channel_step) {
-  visit(p.type, [&](auto scalar) {
-    const auto* from = static_cast<const decltype(scalar)*>(x) + first * p.x.channel;
-    for (size_t m = 0; m < offsets.size(); ++m)
-      for (int64_t i = 0; i < count; ++i)
-        to[int64_t(m) * position_step + i * channel_step] = Real(widen(from[offsets[m] + i * p.x.channel]));
+void load_positions(const Tiles<Real>& tiles, const Problem& p, const std::vector<int64_t>& offsets, const void* x, int64_t first,
+                    int64_t count, bool planes, Real* to, int64_t pitch) {
+  for_each_run(offsets, [&](int64_t m, int64_t positions, int64_t step) {
+    const void* from = element(x, p.type, offsets[size_t(m)] + first * p.x.channel);
+    if (planes) return load_planes(tiles, p.type, from, step, positions, p.x.channel, count, to + m, pitch);
+    load_box<Real>(tiles, p.type, from, {{1, 1, positions}, {0, 0, step}, count, p.x.channel}, to + m * pitch, pitch);
   });
 }
 template <class Real>
-void store_positions(const Problem& p, const std::vector<int64_t>& offsets, const Real* from, int64_t position_step,
-                     int64_t channel_step, void* x, int64_t first, int64_t count) {
-  visit(p.type, [&](auto scalar) {
-    using Stored = decltype(scalar);
-    auto* to = static_cast<Stored*>(x) + first * p.x.channel;
-    for (size_t m = 0; m < offsets.size(); ++m)
-      for (int64_t i = 0; i < count; ++i)
-        narrow(decltype(widen(scalar))(from[int64_t(m) * position_step + i * channel_step]), to[offsets[m] + i * p.x.channel]);
+void store_positions(const Tiles<Real>& tiles, const Problem& p, const std::vector<int64_t>& offsets, const Real* from,
+                     int64_t pitch, bool planes, void* x, int64_t first, int64_t count) {
+  for_each_run(offsets, [&](int64_t m, int64_t positions, int64_t step) {
+    void* to = element(x, p.type, offsets[size_t(m)] + first * p.x.channel);
+    if (planes) return store_planes(tiles, p.type, from + m, pitch, to, step, positions, p.x.channel, count);
+    store_box(tiles, p.type, from + m * pitch, pitch, to, {{1, 1, positions}, {0, 0, step}, count, p.x.channel});
   });
 }
 
-// Positions of bf16 as they lie, of which two channels or two positions are a pair; first is even where channels are.
-//   by channel   to[(i/2*pitch + m)*2 + i%2] = x at position m, channel first + i, for i < count
-//   by position  to[(m/2*pitch + i)*2 + m%2]
-// The last of an odd number has a zero beside it.
-inline void load_pairs_of_positions(const Problem& p, const std::vector<int64_t>& offsets, const void* x, int64_t first,
-                                    int64_t count, bf16* to, int64_t pitch, bool by_channel) {
-  const auto* from = static_cast<const bf16*>(x) + first * p.x.channel;
-  const int64_t positions = int64_t(offsets.size()), terms = by_channel ? count : positions;
-  for (int64_t t = 0; t < round_up(terms, 2); ++t) {
-    bf16* row = to + t / 2 * 2 * pitch + t % 2;
-    if (t == terms) {
-      for (int64_t j = 0; j < (by_channel ? positions : count); ++j) row[2 * j] = bf16();
-    } else if (by_channel) {
-      for (int64_t m = 0; m < positions; ++m) row[2 * m] = from[offsets[size_t(m)] + t * p.x.channel];
+// The same of bf16, as planes of pairs of channels, of which the first is even, or rows of pairs of positions. The last of an odd
+// number has a zero beside it.
+inline void load_pairs_of_positions(const Tiles<float>& tiles, const Problem& p, const std::vector<int64_t>& offsets,
+                                    const void* x, int64_t first, int64_t count, bool planes, float* to, int64_t pitch) {
+  const auto* from = static_cast<const uint16_t*>(x) + first * p.x.channel;
+  if (planes)
+    return for_each_run(offsets, [&](int64_t m, int64_t positions, int64_t step) {
+      load_pairs(tiles, from + offsets[size_t(m)], step, positions, p.x.channel, count, to + m, pitch);
+    });
+  const size_t positions = offsets.size();
+  for (size_t m = 0; m < positions; m += 2, to += pitch) {
+    const uint16_t *even = from + offsets[m], *odd = m + 1 < positions ? from + offsets[m + 1] : nullptr;
+    if (p.x.channel == 1 || count == 1) {
+      tiles.pair(even, odd, to, count);
     } else {
-      for (int64_t i = 0; i < count; ++i) row[2 * i] = from[offsets[size_t(t)] + i * p.x.channel];
+      auto* halves = reinterpret_cast<uint16_t*>(to);
+      for (int64_t i = 0; i < count; ++i)
+        halves[2 * i] = even[i * p.x.channel], halves[2 * i + 1] = odd ? odd[i * p.x.channel] : 0;
     }
   }
 }

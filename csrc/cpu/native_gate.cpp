@@ -29,9 +29,12 @@ constexpr double kMostlyInside = 0.85;
 // Few channels of y leave vectors of other kernels empty, and lines of small planes do, while rows of weights here are as long as
 // taps are many. What planes of so many positions need for that: elements of weights, and of a row of them. (512 to 4 channels,
 // k10 s5 d2, 20x20: 0.7 of the time; 128 to 8, k8 s4, 7x7: 0.27.)
-// Where other kernels multiply pairs of bf16, that is so of fewer channels in the smallest planes.
-constexpr int64_t kFewChannelsOfPairs = 8, kMostPositionsOfFew = 512, kLeastRowOfFew = 64;
-constexpr struct { int64_t positions, weights; } kLeastOfFew[] = {{64, 8 << 10}, {128, 16 << 10}, {400, 32 << 10}};
+// Where all kernels multiply pairs of bf16, these do until planes are smaller (512 to 8 channels, k4 s2, 9x9: 0.3 to 0.45 of the
+// time; 512 to 20, 7x7: 0.55 to 0.65, 10x10: 0.7 to 0.8; of 64 channels 1.1).
+constexpr int64_t kMostPositionsOfFew = 512, kLeastRowOfFew = 64;
+constexpr struct {
+  int64_t positions, weights, channels_of_pairs;
+} kLeastOfFew[] = {{64, 8 << 10, 20}, {128, 16 << 10, 8}, {400, 32 << 10, 0}};
 // Where most products are with what lies outside of y, tiles of `gather` that make few of those are better, though some of their
 // lanes are empty: the products that are left, in lanes, for each product here. (512 to 12 channels, k7 s1, 4x4: 0.6 of the
 // time.)
@@ -61,15 +64,15 @@ bool few_channels(const Problem& p, Isa isa) {
   const int64_t lanes = lanes_of(p.type, isa);
   const bool pairs = multiplies_pairs(p.type, isa);
   if (p.operation != Operation::conv_transpose || g.y_channels % lanes == 0) return false;
-  if (g.y_channels > (pairs ? kFewChannelsOfPairs : kFewChannels) || (pairs && g.x_positions() > kLeastOfFew[0].positions))
-    return false;
+  if (!pairs && g.y_channels > kFewChannels) return false;
   if (g.batch * g.x_positions() > kMostPositionsOfFew || g.y_channels * g.w_positions() < kLeastRowOfFew) return false;
   // Lines of whole vectors suit the other kernels, but for the smallest planes.
   if (g.x_positions() > kSmallPlane && g.axis[kAxes - 1].x % lanes == 0) return false;
   const int64_t columns = round_up(g.y_channels, column_step_of(p.type, isa));
   if (inside(g) * double(columns) < kLeastOfFewInside * double(g.y_channels)) return false;
   for (const auto& least : kLeastOfFew)
-    if (g.x_positions() <= least.positions) return g.w_size() >= least.weights * g.groups;
+    if (g.x_positions() <= least.positions)
+      return g.w_size() >= least.weights * g.groups && (!pairs || g.y_channels <= least.channels_of_pairs);
   return false;
 }
 

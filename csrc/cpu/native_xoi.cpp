@@ -135,8 +135,8 @@ void NativeXoi<Real>::run(const Buffers& buffers, const Parallel& parallel) cons
 // x[m][i] of some channels.
 template <class Real>
 void NativeXoi<Real>::load_x(const Buffers& buffers, int64_t group, Range of_x) const {
-  load_positions(p_, x_offset_, buffers.x, group * p_.geometry.x_channels + of_x.begin, of_x.size(),
-                 x_of(buffers, group) + of_x.begin, x_pitch(), 1);
+  load_positions(*tiles_, p_, x_offset_, buffers.x, group * p_.geometry.x_channels + of_x.begin, of_x.size(), false,
+                 x_of(buffers, group) + of_x.begin, x_pitch());
 }
 
 template <class Real>
@@ -219,7 +219,7 @@ void NativeXoi<Real>::store_x(const Buffers& buffers, int64_t group, Range of_x)
       if (!std::isfinite(row[i]))
         row[i] = columns_.product(buffers.w, first + i, {0, g.y_channels}, columns + m * columns_pitch(), m);
   }
-  store_positions(p_, x_offset_, sums + of_x.begin, x_pitch(), 1, buffers.x, first + of_x.begin, of_x.size());
+  store_positions(*tiles_, p_, x_offset_, sums + of_x.begin, x_pitch(), false, buffers.x, first + of_x.begin, of_x.size());
 }
 
 template <class Real>
