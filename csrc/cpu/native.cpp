@@ -326,7 +326,7 @@ void Native<In>::multiply(const Buffers& buffers, int64_t group, Range positions
     return;
   }
   for (int64_t i = 0, rows; i < g.x_channels; i += rows) {
-    rows = std::min(rows_at_once(positions.size(), kTerms), g.x_channels - i);
+    rows = std::min(rows_at_once(g.x_channels, positions.size(), kTerms), g.x_channels - i);
     for (const Run& run : runs)
       multiply_rows<In>(*tiles_, p_.type, element(of_group, p_.type, i * p_.w.outer + run.weights), p_.w.outer, rows, run.length,
                         x + i / kTerms * x_pitch() + positions.begin, x_pitch(), positions.size(),

@@ -195,7 +195,7 @@ void NativeXoi<Real>::backward_data(const Buffers& buffers, int64_t group, int64
   for (int64_t n = taken.begin, rows; n < taken.end; n += rows) {
     const int64_t c = n % g.y_channels;
     const Run& run = rows_[size_t(n / g.y_channels)];
-    rows = std::min({rows_at_once(positions_), g.y_channels - c, taken.end - n});
+    rows = std::min({rows_at_once(g.y_channels, positions_), g.y_channels - c, taken.end - n});
     multiply_rows<Real>(*tiles_, p_.type, weights(buffers, group, run.weights + c * p_.w.channel), p_.w.channel, rows,
                         g.x_channels, terms + (run.columns + c) * positions_, positions_, positions_, sums, x_pitch(), true,
                         n + rows < taken.end, layout_.at<Real>(scratch, stage_part_));
