@@ -9,6 +9,8 @@
 namespace torch_ext::cpu {
 namespace {
 
+constexpr int64_t kLongLink = 256;  // worth the call of a tile
+
 template <class Real>
 Real read(const void* base, Type type, int64_t index) {
   return visit(type, [&](auto scalar) { return Real(widen(static_cast<const decltype(scalar)*>(base)[index])); });
@@ -108,12 +110,17 @@ void Columns<Real>::load(const void* tensor, int64_t channel, int64_t count, In*
 template <class Real>
 void Columns<Real>::store(const Real* columns, int64_t pitch, int64_t row_channels, const void* bias, int64_t channel,
                           int64_t count, Real* y, void* tensor) const {
-  for (int64_t c = 0; c < count; ++c) {
-    const Real start = bias ? read<Real>(bias, p_.type, channel + c) : Real(0);
-    for (int64_t p = 0; p < y_positions_; ++p) y[taps_inside_ ? c * y_positions_ + p : p * count + c] = start;
+  const auto start = [&](int64_t c) { return bias ? read<Real>(bias, p_.type, channel + c) : Real(0); };
+  if (taps_inside_) {
+    for (int64_t c = 0; c < count; ++c) std::fill_n(y + c * y_positions_, y_positions_, start(c));
+  } else {
+    for (int64_t c = 0; c < count; ++c) y[c] = start(c);
+    for (int64_t p = 1; p < y_positions_; ++p) std::copy_n(y, count, y + p * count);
   }
-  for_each_link(y, count, columns, pitch, row_channels, [](Real* to, const Real* from, int64_t length, int64_t step) {
-    if (step == 1) {  // which compilers vectorize
+  for_each_link(y, count, columns, pitch, row_channels, [&](Real* to, const Real* from, int64_t length, int64_t step) {
+    if (step == 1 && length >= kLongLink) {
+      tiles_->add_rows(sizeof(Real) == sizeof(float) ? Type::f32 : Type::f64, from, 0, 1, length, to);
+    } else if (step == 1) {  // which compilers vectorize
       for (int64_t e = 0; e < length; ++e) to[e] += from[e];
     } else {
       for (int64_t e = 0; e < length; ++e) to[e * step] += from[e];
