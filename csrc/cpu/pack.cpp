@@ -334,7 +334,7 @@ template <class Real>
 void PanelPacker<Real>::load_run(const void* weights, int64_t index, int64_t c, int64_t count, Real* to) const {
   if (terms_ == 1) return tiles_->widen(type_, element(weights, type_, index), to, count);
   const auto* halves = static_cast<const uint16_t*>(weights) + index;
-  if (order_ == Order::channels_of_a_tap) {  // the channels of all pairs lie side by side
+  if (order_ != Order::columns && w_.depth_stride == 1) {  // the channels of all pairs lie side by side
     to[count - 1] = 0;
     std::memcpy(to, halves, size_t(std::min(2 * count, w_.depth - 2 * c) * 2));
     return;
