@@ -98,7 +98,7 @@ void Columns<Real>::load(const void* tensor, int64_t channel, int64_t count, In*
   });
   for (int64_t m = 0; m < positions_; ++m)
     for (const Run& run : runs(0, count, row_channels, true)) std::fill_n(columns + m * pitch + run.columns, run.length, In());
-  for_each_link(y, count, columns, pitch, row_channels, [](const In* from, In* to, int64_t length, int64_t step) {
+  for_each_link(y, count, columns, pitch, row_channels, [](const In* from, In* to, auto length, int64_t step) {
     if (step == 1) {
       std::copy_n(from, length, to);
     } else {
@@ -117,7 +117,7 @@ void Columns<Real>::store(const Real* columns, int64_t pitch, int64_t row_channe
     for (int64_t c = 0; c < count; ++c) y[c] = start(c);
     for (int64_t p = 1; p < y_positions_; ++p) std::copy_n(y, count, y + p * count);
   }
-  for_each_link(y, count, columns, pitch, row_channels, [&](Real* to, const Real* from, int64_t length, int64_t step) {
+  for_each_link(y, count, columns, pitch, row_channels, [&](Real* to, const Real* from, auto length, int64_t step) {
     if (step == 1 && length >= kLongLink) {
       tiles_->add_rows(sizeof(Real) == sizeof(float) ? Type::f32 : Type::f64, from, 0, 1, length, to);
     } else if (step == 1) {  // which compilers vectorize

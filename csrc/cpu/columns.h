@@ -3,6 +3,7 @@
 //   columns[m][(c, k)] = y at the output position that position m of x reaches through tap k, channel c
 // (zero where that is outside), a row has the order of a row of weights: all taps of a channel, or all channels of a tap.
 #pragma once
+#include <type_traits>
 #include <vector>
 
 #include "csrc/core/geometry.h"
@@ -43,16 +44,33 @@ class Columns {
   template <class In>
   std::vector<Real> row_of_weights(const Real* x, int64_t x_pitch, const In* y, int64_t count, const In* columns,
                                    int64_t pitch) const;
-  // Calls move(y, columns, how many elements, how far apart they are in y) for what `y` of some channels and their columns share.
+  // Calls move(y, columns, how many elements, how far apart they are in y) for what `y` of some channels and their columns share;
+  // a few elements are a number that the compiler knows.
   template <class Y, class C, class Move>
   void for_each_link(Y* y, int64_t count, C* columns, int64_t pitch, int64_t row_channels, Move move) const {
+    const int64_t of_channel = taps(), y_of_channel = y_positions_, step = this->step();
     for (const Link& link : links_) {
       C* row = columns + link.m * pitch;
+      const auto of_channels = [&](auto length) {
+        for (int64_t c = 0; c < count; ++c) move(y + c * y_of_channel + link.y, row + c * of_channel + link.tap, length, step);
+      };
       if (taps_inside_) {
-        for (int64_t c = 0; c < count; ++c) move(y + c * y_positions_ + link.y, row + c * taps() + link.tap, link.count, step());
+        switch (link.count) {
+          case 2:
+            of_channels(std::integral_constant<int64_t, 2>());
+            break;
+          case 3:
+            of_channels(std::integral_constant<int64_t, 3>());
+            break;
+          case 4:
+            of_channels(std::integral_constant<int64_t, 4>());
+            break;
+          default:
+            of_channels(link.count);
+        }
       } else {
         for (int64_t j = 0; j < link.count; ++j)
-          move(y + (link.y + j * step()) * count, row + (link.tap + j) * row_channels, count, 1);
+          move(y + (link.y + j * step) * count, row + (link.tap + j) * row_channels, count, 1);
       }
     }
   }
