@@ -24,8 +24,8 @@ class Columns {
   // Where taps_inside, the taps of an output channel lie together in a row, else the channels of a tap.
   Columns(const Problem& problem, const Tiles<Real>& tiles, bool taps_inside);
 
-  int64_t positions() const { return positions_; }      // of x, of all samples
-  int64_t y_positions() const { return y_positions_; }  // what `y` below holds of a channel
+  int64_t positions() const { return positions_; }  // of x, of all samples
+  int64_t y_pitch() const { return y_pitch_; }      // room for a channel in `y` below
   bool taps_inside() const { return taps_inside_; }
 
   // What a row of weights holds of some output channels, of all taps or of those that reach a position; a row of columns has that
@@ -48,7 +48,7 @@ class Columns {
   // a few elements are a number that the compiler knows.
   template <class Y, class C, class Move>
   void for_each_link(Y* y, int64_t count, C* columns, int64_t pitch, int64_t row_channels, Move move) const {
-    const int64_t of_channel = taps(), y_of_channel = y_positions_, step = this->step();
+    const int64_t of_channel = taps(), y_of_channel = y_pitch_, step = this->step();
     for (const Link& link : links_) {
       C* row = columns + link.m * pitch;
       const auto of_channels = [&](auto length) {
@@ -89,7 +89,7 @@ class Columns {
 
   Problem p_;
   const Tiles<Real>* tiles_;
-  int64_t positions_, y_positions_;
+  int64_t positions_, y_positions_, y_pitch_;
   bool taps_inside_;
   int64_t line_;                     // positions of a sample of y that follow each other evenly
   std::vector<int64_t> tap_offset_;  // in a row of weights

@@ -150,7 +150,7 @@ Native<In>::Native(const Problem& problem, const Tiles<Real>& tiles, int threads
   sums_part_ = layout_.shared(data ? sums_parts() * sums_of_part() * real : 0);
   columns_part_ = layout_.per_thread(all_columns_ ? 0 : positions_ * columns_pitch() * of_column);
   pairs_part_ = layout_.per_thread(written && kTerms == 2 ? parts_of(positions_, kTerms) * columns_pitch() * real : 0);
-  y_part_ = layout_.per_thread(part_channels_ * columns_.y_positions() * of_column);
+  y_part_ = layout_.per_thread(part_channels_ * columns_.y_pitch() * of_column);
   int64_t longest = pieces_.empty() ? part_channels_ * taps() : 0;
   for (const Run& piece : pieces_) longest = std::max(longest, piece.length);
   stage_part_ = layout_.per_thread((turned_        ? longest * positions_

@@ -20,11 +20,14 @@ constexpr double kLeastInside = 0.75;
 // But weights beyond every cache take longer to pack than those products, forward, where the taps of a channel lie side by side
 // (256 to 256 channels, k9 s2, 7x7: 0.7 of the time; k16 s4, 5x5: 0.6).
 constexpr int64_t kHugeWeights = 16 << 20, kMaxPositionsOfHuge = 56;
-// Forward, weights that are packed from far apart take longer for it: rows of the taps of a line, where these are not too few for
-// the adding of columns and few are outside (256 to 128 channels, k4 s2, 50 positions: 0.65 of the time; along two axes 1.2), and
-// rows of the channels of large weights.
-constexpr int64_t kMaxPositionsOfTaps = 100, kLeastWeightsOfTaps = 64 << 10, kLeastTapsOfLine = 4;
-constexpr int64_t kMaxPositionsOfChannels = 32, kLeastWeightsOfChannels = 256 << 10;
+// Forward, all weights that are packed from far apart or as a few taps at a time take longer for it: rows of many channels of a
+// tap (256 to 256 channels, k3 s1, 7x7: 0.9 of the time, 5x5: 0.73), and those of few taps of a channel (0.77 and 0.54; k2 s2
+// 0.63 and 0.5), of the many of a line (256 to 128, 1-D k4 s2, 50 positions: 0.65), and of many in planes until positions are
+// more (256 to 256, k5 s1, 5x5: 0.87; of 16 taps, a vector, 1.0; with 8 lanes 1.0 to 1.6). Of few channels of x, adding columns
+// takes as long as that.
+constexpr int64_t kLeastChannelsOfColumns = 64, kLeastChannelsOfRows = 96, kLongRowOfChannels = 128;
+constexpr int64_t kMaxPositionsOfRows = 100, kMaxPositionsOfRowsInVain = 49, kMaxPositionsOfTaps = 32;
+constexpr int64_t kLeastWeightsOfTaps = 64 << 10, kLeastTapsOfLine = 4;
 constexpr double kMostlyInside = 0.85;
 // Few channels of y leave vectors of other kernels empty, and lines of small planes do, while rows of weights here are as long as
 // taps are many. What planes of so many positions need for that: elements of weights, and of a row of them. (512 to 4 channels,
@@ -86,6 +89,17 @@ bool contiguous_rows(const Problem& p) {
   return p.w.channel == taps;
 }
 
+// Positions up to which packing them would take longer than it gains, of weights in any cache.
+int64_t most_positions_forward(const Geometry& g, bool taps_inside, int64_t lanes) {
+  if (g.x_channels < (taps_inside ? kLeastChannelsOfColumns : kLeastChannelsOfRows)) return 0;
+  const int64_t taps = g.w_positions(), line = g.axis[kAxes - 1].w;
+  const bool vain = inside(g) < kLeastInside;
+  if (!taps_inside) return g.y_channels < kLongRowOfChannels ? 0 : vain ? kMaxPositionsOfRowsInVain : kMaxPositionsOfRows;
+  if (taps <= lanes / 2 + 1) return vain ? kMaxPositionsOfRowsInVain : kMaxPositionsOfRows;
+  const bool of_line = line == taps && inside(g) >= kMostlyInside && g.w_size() >= kLeastWeightsOfTaps * g.groups;
+  return of_line ? kMaxPositionsOfRows : taps > lanes && lanes == kMaxLanes ? kMaxPositionsOfTaps : 0;
+}
+
 // Positions of x up to which weights are better multiplied as they lie.
 int64_t most_positions(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
@@ -100,11 +114,7 @@ int64_t most_positions(const Problem& p, const Request& request) {
     const bool huge = forward && taps_inside && g.w_size() * bytes_of(p.type) >= kHugeWeights;
     most = std::min(most, written ? kMaxPositionsInVain : huge ? kMaxPositionsOfHuge : kMaxPositions);
   }
-  if (!forward || pairs || inside(g) < kMostlyInside) return most;
-  const int64_t line = g.axis[kAxes - 1].w;
-  if (taps_inside && line >= kLeastTapsOfLine && line == g.w_positions() && g.w_size() >= kLeastWeightsOfTaps * g.groups)
-    return std::max(most, kMaxPositionsOfTaps);
-  return !taps_inside && g.w_size() >= kLeastWeightsOfChannels * g.groups ? std::max(most, kMaxPositionsOfChannels) : most;
+  return forward && !pairs ? std::max(most, most_positions_forward(g, taps_inside, lanes_of(p.type, request.isa))) : most;
 }
 
 // Of pairs of bf16.

@@ -90,7 +90,7 @@ NativeXoi<Real>::NativeXoi(const Problem& problem, Isa isa, int threads)
   all_columns_part_ = layout_.shared(data ? g.groups * positions_ * columns_pitch() * real : 0);
   terms_part_ = layout_.shared(data ? g.groups * rows * positions_ * real : 0);
   columns_part_ = layout_.per_thread(data ? 0 : positions_ * columns_pitch() * real);
-  y_part_ = layout_.per_thread(part_ * columns_.y_positions() * real);
+  y_part_ = layout_.per_thread(part_ * columns_.y_pitch() * real);
   stage_part_ = layout_.per_thread(kRowsShared * kPiece * real);
   sums_part_ = layout_.shared(data ? g.groups * row_parts_ * positions_ * x_pitch() * real : 0);
   layout_.finish(threads);
