@@ -15,6 +15,13 @@ namespace {
 // tap, unless taps are many, or they need conversion. Products with what lies outside of y are made here in vain: where these are
 // more than a quarter, others are faster from a few positions on (256 to 128 channels, k9 s1, 10x10: 0.5 to 0.7 of the time).
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6, kMaxPositionsInVain = 4;
+// Of gradients of data, dot products with many weights last (256 to 256 channels, k4 s2, 4x4: 0.8 of the time; k2 s2, 6x6: 0.9);
+// of weights that stay in cache, other kernels write the gradients as fast (256 to 128 channels, k2 s2, 4x4: 0.7).
+// Of few channels of x, bringing y in order takes as long as that, most where its taps lie inside.
+constexpr int64_t kManyWeightsDotted = 128 << 10, kMaxPositionsDottedMany = 16;
+constexpr int64_t kLeastChannelsDotted = 64, kLeastChannelsDottedOfTaps = 128, kLeastColumnsWritten = 64;
+constexpr int64_t kFewTapsDotted = 4, kMaxPositionsDottedFewTaps = 36;
+constexpr int64_t kMaxPositionsWrittenInCache = 9;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48;
 constexpr double kLeastInside = 0.75;
 // But weights beyond every cache take longer to pack than those products, forward, where the taps of a channel lie side by side
@@ -100,14 +107,31 @@ int64_t most_positions_forward(const Geometry& g, bool taps_inside, int64_t lane
   return of_line ? kMaxPositionsOfRows : taps > lanes && lanes == kMaxLanes ? kMaxPositionsOfTaps : 0;
 }
 
+int64_t most_positions_dotted(const Geometry& g, bool taps_inside, int64_t lanes) {
+  const int64_t weights = g.w_size() / g.groups;
+  if (weights < kManyWeightsDotted || g.x_channels < (taps_inside ? kLeastChannelsDottedOfTaps : kLeastChannelsDotted))
+    return kMaxDotPositions;
+  if (lanes < kMaxLanes && inside(g) < kLeastInside) return kMaxDotPositions;
+  const bool few_taps = g.w_positions() <= kFewTapsDotted && g.y_channels >= kLongRowOfChannels;
+  return few_taps && weights >= 2 * kManyWeightsDotted ? kMaxPositionsDottedFewTaps : kMaxPositionsDottedMany;
+}
+int64_t most_positions_written(const Geometry& g) {
+  return g.y_channels < kLeastColumnsWritten ? kMaxPositions : kMaxPositionsWrittenInCache;
+}
+
 // Positions of x up to which weights are better multiplied as they lie.
 int64_t most_positions(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
   const bool taps_inside = p.w.channel != 1, pairs = multiplies_pairs(p.type, request.isa);
   const bool forward = p.operation == Operation::conv_transpose, written = p.operation == Operation::backward_weights;
   const int64_t run = taps_inside ? g.y_channels * g.w_positions() : g.y_channels;  // side by side in a row of weights
-  int64_t most = p.operation == Operation::backward_data ? kMaxDotPositions : kMaxPositions;
-  const bool read_whole = g.w_size() * bytes_of(p.type) >= kLargeWeights && run >= kLongRun;
+  const bool large = g.w_size() * bytes_of(p.type) >= kLargeWeights, read_whole = large && run >= kLongRun;
+  int64_t most = kMaxPositions;
+  if (p.operation == Operation::backward_data) {
+    most = pairs ? kMaxDotPositions : most_positions_dotted(g, taps_inside, lanes_of(p.type, request.isa));
+  } else if (written && !large && bytes_of(p.type) > 2) {
+    most = most_positions_written(g);
+  }
   if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
     most = written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
   if (inside(g) < kLeastInside) {
