@@ -13,6 +13,7 @@ namespace torch_ext::cpu {
 namespace {
 
 constexpr int64_t kStage = 256;     // elements of a row that are converted at a time before they are transposed
+constexpr int64_t kShortLine = 32;  // elements, of a line that takes longer to call for than to convert
 constexpr int64_t kUnitsAhead = 4;  // whose columns are asked for while those of a panel are packed
 
 template <class Real>
@@ -33,6 +34,9 @@ void merge_rows(Box& box) {
     box.extent[0] = 1;
   }
 }
+
+// Whether short lines of all channels, one behind the other, are one run, which is converted as a whole.
+bool is_run(const Box& box) { return box.channel_stride == box.extent[2] && box.extent[2] <= kShortLine; }
 
 template <class F>
 void for_each_row(const Box& box, F f) {
@@ -62,6 +66,12 @@ void load_box(const Tiles<typename Operand<Real>::Real>& tiles, Type type, const
         return tiles.transpose_rows(static_cast<const Real*>(element(from, type, offset)), box.channel_stride,
                                     rows + position * pitch, pitch, box.extent[2], box.channels);
       alignas(64) Real stage[kMaxLanes * kStage];
+      for (int64_t c = 0, some; c < box.channels && is_run(box); c += some) {
+        some = std::min(kMaxLanes * kStage / box.extent[2], box.channels - c);
+        tiles.widen(type, element(from, type, offset + c * box.channel_stride), stage, some * box.extent[2]);
+        tiles.transpose_rows(stage, box.extent[2], rows + position * pitch + c, pitch, box.extent[2], some);
+      }
+      if (is_run(box)) return;
       for (int64_t c = 0; c < box.channels; c += tiles.lanes)
         for (int64_t p = 0; p < box.extent[2]; p += kStage) {
           const int64_t channels = std::min<int64_t>(tiles.lanes, box.channels - c), count = std::min(kStage, box.extent[2] - p);
@@ -142,6 +152,12 @@ void store_box(const Tiles<Real>& tiles, Type type, const Real* rows, int64_t pi
         return tiles.transpose_rows(rows + position * pitch, pitch, static_cast<Real*>(element(to, type, offset)),
                                     box.channel_stride, box.channels, box.extent[2]);
       alignas(64) Real stage[kMaxLanes * kStage];
+      for (int64_t c = 0, some; c < box.channels && is_run(box); c += some) {
+        some = std::min(kMaxLanes * kStage / box.extent[2], box.channels - c);
+        tiles.transpose_rows(rows + position * pitch + c, pitch, stage, box.extent[2], some, box.extent[2]);
+        tiles.narrow(type, stage, element(to, type, offset + c * box.channel_stride), some * box.extent[2]);
+      }
+      if (is_run(box)) return;
       for (int64_t c = 0; c < box.channels; c += tiles.lanes)
         for (int64_t p = 0; p < box.extent[2]; p += kStage) {
           const int64_t channels = std::min<int64_t>(tiles.lanes, box.channels - c), count = std::min(kStage, box.extent[2] - p);
