@@ -34,6 +34,7 @@ constexpr int64_t kHugeWeights = 16 << 20, kMaxPositionsOfHuge = 56;
 // takes as long as that.
 constexpr int64_t kLeastChannelsOfColumns = 64, kLeastChannelsOfRows = 96, kLongRowOfChannels = 128;
 constexpr int64_t kMaxPositionsOfRows = 100, kMaxPositionsOfRowsInVain = 49, kMaxPositionsOfTaps = 32;
+constexpr int64_t kMaxPairsOfRows = 64, kMaxPairsOfRowsInVain = 36;  // of bf16 (256 to 256 channels, k2 s2, 7x7, NCX: 0.6)
 constexpr int64_t kLeastWeightsOfTaps = 64 << 10, kLeastTapsOfLine = 4;
 constexpr double kMostlyInside = 0.85;
 // Few channels of y leave vectors of other kernels empty, and lines of small planes do, while rows of weights here are as long as
@@ -54,12 +55,13 @@ constexpr int64_t kSmallPlane = 128;  // positions, of which short lines leave v
 constexpr int64_t kTapsOfPanels = 256;
 // Where vectors multiply pairs of bf16, here too: positions up to which these products are faster than those of packed pairs, by
 // measurement. Dot products need nothing transposed (0.5 of the time at 16 positions, 0.7 to 0.8 at 48; with many taps side by
-// side 0.8 to 0.9 at 64), but for weights that are packed in no time; forward, and of gradients of weights, that is so of weights
-// that are far from cache (at 48 positions 0.8 of the time), of lines of many taps and of the hundreds of taps of a vocoder (0.55
-// at 8 to 128 positions).
+// side 0.8 to 0.9 at 64), most where taps are few (256 to 256 channels, k2 s2: 0.53 at 49, 0.67 at 81; k3 s1 0.9 at 49), but for
+// weights that are packed in no time; of gradients of weights, that is so of weights that are far from cache (at 48 positions 0.8
+// of the time), of lines of many taps and of the hundreds of taps of a vocoder (0.55 at 8 to 128 positions).
 constexpr int64_t kMaxPositionsDotted = 48, kMaxPositionsDottedOfTaps = 64, kTapsDotted = 16, kLeastWeightsDotted = 256 << 10;
-constexpr int64_t kMaxPositionsDottedOfChannels = 24;
-constexpr int64_t kMaxPositionsOfHugePairs = 32, kMaxPositionsOfPairLines = 24, kMaxPositionsOfHugeWritten = 64;
+constexpr int64_t kMaxPositionsDottedOfFewTaps = 81, kLeastWeightsDottedFew = 64 << 10, kFewTapsOfPairs = 9;
+constexpr int64_t kMaxPositionsDottedOfChannels = 24, kMaxPositionsDottedInVain = 30;
+constexpr int64_t kMaxPositionsOfPairLines = 24, kMaxPositionsOfHugeWritten = 64;
 
 // The share of products that are not with what lies outside of y.
 double inside(const Geometry& g) {
@@ -97,14 +99,17 @@ bool contiguous_rows(const Problem& p) {
 }
 
 // Positions up to which packing them would take longer than it gains, of weights in any cache.
-int64_t most_positions_forward(const Geometry& g, bool taps_inside, int64_t lanes) {
+int64_t most_positions_forward(const Geometry& g, bool taps_inside, int64_t lanes, bool pairs) {
   if (g.x_channels < (taps_inside ? kLeastChannelsOfColumns : kLeastChannelsOfRows)) return 0;
   const int64_t taps = g.w_positions(), line = g.axis[kAxes - 1].w;
   const bool vain = inside(g) < kLeastInside;
-  if (!taps_inside) return g.y_channels < kLongRowOfChannels ? 0 : vain ? kMaxPositionsOfRowsInVain : kMaxPositionsOfRows;
-  if (taps <= lanes / 2 + 1) return vain ? kMaxPositionsOfRowsInVain : kMaxPositionsOfRows;
+  const int64_t most = pairs  ? (vain ? kMaxPairsOfRowsInVain : kMaxPairsOfRows)
+                       : vain ? kMaxPositionsOfRowsInVain
+                              : kMaxPositionsOfRows;
+  if (!taps_inside) return g.y_channels < kLongRowOfChannels ? 0 : most;
+  if (taps <= lanes / 2 + 1) return most;
   const bool of_line = line == taps && inside(g) >= kMostlyInside && g.w_size() >= kLeastWeightsOfTaps * g.groups;
-  return of_line ? kMaxPositionsOfRows : taps > lanes && lanes == kMaxLanes ? kMaxPositionsOfTaps : 0;
+  return of_line && !pairs ? most : taps > lanes && lanes == kMaxLanes ? kMaxPositionsOfTaps : 0;
 }
 
 int64_t most_positions_dotted(const Geometry& g, bool taps_inside, int64_t lanes) {
@@ -125,37 +130,61 @@ int64_t most_positions(const Problem& p, const Request& request) {
   const bool taps_inside = p.w.channel != 1, pairs = multiplies_pairs(p.type, request.isa);
   const bool forward = p.operation == Operation::conv_transpose, written = p.operation == Operation::backward_weights;
   const int64_t run = taps_inside ? g.y_channels * g.w_positions() : g.y_channels;  // side by side in a row of weights
-  const bool large = g.w_size() * bytes_of(p.type) >= kLargeWeights, read_whole = large && run >= kLongRun;
+  const int64_t bytes = g.w_size() * bytes_of(p.type);
+  const bool read_whole = bytes >= kLargeWeights && run >= kLongRun;
   int64_t most = kMaxPositions;
   if (p.operation == Operation::backward_data) {
     most = pairs ? kMaxDotPositions : most_positions_dotted(g, taps_inside, lanes_of(p.type, request.isa));
-  } else if (written && !large && bytes_of(p.type) > 2) {
+  } else if (written && bytes < (bytes_of(p.type) == 2 ? 2 : 1) * kLargeWeights) {
     most = most_positions_written(g);
   }
   if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
     most = written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
   if (inside(g) < kLeastInside) {
-    const bool huge = forward && taps_inside && g.w_size() * bytes_of(p.type) >= kHugeWeights;
+    const bool huge = forward && taps_inside && bytes >= kHugeWeights;
     most = std::min(most, written ? kMaxPositionsInVain : huge ? kMaxPositionsOfHuge : kMaxPositions);
   }
-  return forward && !pairs ? std::max(most, most_positions_forward(g, taps_inside, lanes_of(p.type, request.isa))) : most;
+  return forward && !pairs ? std::max(most, most_positions_forward(g, taps_inside, lanes_of(p.type, request.isa), false)) : most;
 }
 
 // Of pairs of bf16.
+int64_t most_pairs_dotted(const Geometry& g, bool taps_inside) {
+  const int64_t taps = g.w_positions(), weights = g.w_size() / g.groups, bytes = 2 * g.w_size();
+  const bool deep = g.x_channels >= kLeastChannelsDottedOfTaps;
+  const bool rows = g.x_channels >= kLeastChannelsDotted && g.y_channels * taps >= kLongRun;
+  if (inside(g) < kLeastInside) return taps_inside && deep ? kMaxPositionsDottedInVain : kMaxPositions;
+  if (taps_inside && taps >= kTapsOfPanels) return kMaxPositionsOfLarge;
+  if (!taps_inside && taps >= kManyTaps) return kMaxDotPositions;
+  if (taps_inside && taps <= kFewTapsDotted && rows)
+    return weights >= kLeastWeightsDottedFew ? kMaxPositionsDottedOfFewTaps : kMaxPositionsDottedFewTaps;
+  if (taps_inside && taps <= kFewTapsOfPairs && deep)
+    return weights >= kLeastWeightsDotted ? kMaxPositionsDottedOfTaps : kMaxPositionsDottedFewTaps;
+  if (weights < kLeastWeightsDotted) return weights >= kLeastWeightsDottedFew && rows ? kMaxPositions : kMaxDotPositions;
+  if (!taps_inside) return bytes < kLargeWeights ? kMaxPositionsDottedOfChannels : kMaxPositionsDotted;
+  return taps >= kTapsDotted ? kMaxPositionsDottedOfTaps : kMaxPositionsDotted;
+}
+int64_t most_pairs_written(const Geometry& g, bool taps_inside) {
+  const int64_t taps = g.w_positions(), bytes = 2 * g.w_size();
+  const bool line = taps_inside && taps >= kLeastTapsOfLine && taps == g.axis[kAxes - 1].w;
+  if (inside(g) < kLeastInside) return kMaxPositionsInVain;
+  if (taps_inside && taps >= kTapsOfPanels) return kMaxPositionsOfLarge;
+  if (!taps_inside && taps >= kManyTaps) return kMaxPositions;
+  if (bytes >= (line ? kLargeWeights : kHugeWeights)) return kMaxPositionsOfHugeWritten;
+  return bytes < 2 * kLargeWeights ? most_positions_written(g) : kMaxPositions;
+}
+int64_t most_pairs_forward(const Geometry& g, bool taps_inside) {
+  const int64_t taps = g.w_positions();
+  const bool line = taps_inside && taps >= kLeastTapsOfLine && taps == g.axis[kAxes - 1].w;
+  if (inside(g) < kLeastInside) return kMaxPositions;
+  if (taps_inside && taps >= kTapsOfPanels) return kMaxPositionsOfLarge;
+  return line ? kMaxPositionsOfPairLines : kMaxPositions;
+}
 int64_t most_positions_of_pairs(const Problem& p) {
   const Geometry& g = p.geometry;
-  const bool taps_inside = p.w.channel != 1, data = p.operation == Operation::backward_data;
-  const bool written = p.operation == Operation::backward_weights;
-  const int64_t taps = g.w_positions(), bytes = g.w_size() * bytes_of(p.type);
-  if (inside(g) < kLeastInside) return written ? kMaxPositionsInVain : kMaxPositions;
-  if (taps_inside && taps >= kTapsOfPanels) return kMaxPositionsOfLarge;
-  if (!taps_inside && taps >= kManyTaps) return data ? kMaxDotPositions : kMaxPositions;
-  if (data && g.w_size() < kLeastWeightsDotted * g.groups) return kMaxDotPositions;
-  if (data && !taps_inside) return bytes < kLargeWeights ? kMaxPositionsDottedOfChannels : kMaxPositionsDotted;
-  if (data) return taps >= kTapsDotted ? kMaxPositionsDottedOfTaps : kMaxPositionsDotted;
-  const bool lines = taps_inside && taps >= kLeastTapsOfLine && taps == g.axis[kAxes - 1].w;
-  if (written) return bytes >= (lines ? kLargeWeights : kHugeWeights) ? kMaxPositionsOfHugeWritten : kMaxPositions;
-  return lines ? kMaxPositionsOfPairLines : !taps_inside && bytes >= kHugeWeights ? kMaxPositionsOfHugePairs : kMaxPositions;
+  const bool taps_inside = p.w.channel != 1;
+  if (p.operation == Operation::backward_data) return most_pairs_dotted(g, taps_inside);
+  if (p.operation == Operation::backward_weights) return most_pairs_written(g, taps_inside);
+  return std::max(most_pairs_forward(g, taps_inside), most_positions_forward(g, taps_inside, kMaxLanes, true));
 }
 
 // Whether there are few enough positions for that many weights.
