@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "csrc/cpu/kernels.h"
+#include "csrc/cpu/native_gate.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/scratch.h"
 #include "csrc/cpu/tiles.h"
@@ -154,7 +155,8 @@ class Reorder final : public Plan {
 // 0.7, 0.9 and 0.7; 0.65, 0.95 and 0.65. 8 to 8 channels, k8 s8: 0.85, 1.5 and 0.9. Along one axis, 40 to 40, k16 s8: 0.9, 1.15
 // and 0.85.) Gradients of large tensors with few terms for what moves take longer (25 MB, 24 terms: 1.25).
 bool pays(const Problem& p, const Request& request) {
-  constexpr int64_t kLeastChannels = 12, kLongStride = 8, kStrideOfTwoTaps = 4, kLargeBytes = 8 << 20;
+  constexpr int64_t kLeastChannels = 12, kLongStride = 8, kStrideOfTwoTaps = 4, kLargeBytes = 8 << 20, kMostRatio = 8,
+                    kManyResults = 2048;
   constexpr double kManyTerms = 48;
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
@@ -165,6 +167,10 @@ bool pays(const Problem& p, const Request& request) {
   for (const Axis& axis : g.axis) terms /= double(axis.stride);
   const bool large = g.y_size() * bytes_of(p.type) > kLargeBytes;
   if (p.operation != Operation::conv_transpose && large && terms < kManyTerms) return false;
+  // Of many channels of x that become few, moving x takes longer.
+  const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
+  if (p.operation != Operation::backward_weights && moves_x) return false;
+  if (native_takes(p) && (native_pays(p, request) || native_of_pairs_pays(p, request))) return false;
   return multiplies_pairs(p.type, request.isa) || line.stride >= kLongStride ||
          (line.stride >= kStrideOfTwoTaps && line.w >= 2 * line.stride);
 }
