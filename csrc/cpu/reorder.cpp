@@ -9,6 +9,7 @@
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/native_gate.h"
 #include "csrc/cpu/pack.h"
+#include "csrc/cpu/planes.h"
 #include "csrc/cpu/scratch.h"
 #include "csrc/cpu/tiles.h"
 
@@ -160,7 +161,7 @@ bool pays(const Problem& p, const Request& request) {
   constexpr double kManyTerms = 48;
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
-  if (request.isa >= Isa::amx || std::min(g.x_channels, g.y_channels) < kLeastChannels) return false;
+  if (request.isa >= Isa::amx || std::min(g.x_channels, g.y_channels) < kLeastChannels || fill_tiles(g.y_channels)) return false;
   if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
   if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
   double terms = double(g.x_channels * g.w_positions());  // of an element of y
