@@ -197,11 +197,13 @@ void Gather<In>::choose_blocks(int threads) {
   if (!in_.in_place()) limit = std::min(limit, kInBoxBytes / (in_per_cell * split_.parts * channels_ * int64_t(sizeof(In))));
   if (!in_place_output_) limit = std::min(limit, kOutBoxBytes / (out_per_cell() * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
-  const int64_t least = std::min(kMinCells / 4, limit / 2);
   const double flops = this->flops();
   // A block whose values cannot be split is computed by other tiles: those of split values are the same for any number of
   // threads.
   const int64_t shared_by = kSplit ? kAnyThreads : threads;
+  // Down to some tiles, or to one where each thread has much to do.
+  const bool long_items = flops > kLongItemFlops / 4 * double(shared_by);
+  const int64_t least = std::min(long_items ? tiles_->max_rows[vectors_] : kMinCells / 4, limit / 2);
   const int64_t items = std::min(
       2 * shared_by,
       std::clamp(int64_t(flops / kLongItemFlops), std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems), kMostItems));
