@@ -17,10 +17,10 @@
 namespace torch_ext::cpu {
 namespace {
 
-// Channels pay that leave tiles of other kernels empty. A single one
-// takes so many phases, and results as many as a vector holds: kernels for few of them are better than lanes that remain empty.
-// Along one axis alone, what is left has stride 1, which suits all kernels (80 to 80 channels, k1024 s256, 64 positions: 0.35,
-// 0.7 and 0.85 of the time of the three operations; 256, k64 s16: 1.0, 0.65 and 0.75; k4 s2: 0.9 to 1).
+// Channels pay that leave tiles of other kernels empty. A single one takes so many phases, and results as many as a vector holds:
+// kernels for few of them are better than lanes that remain empty. Along one axis alone, what is left has stride 1, which suits
+// all kernels (80 to 80 channels, k1024 s256, 64 positions: 0.35, 0.7 and 0.85 of the time of the three operations; 256, k64 s16:
+// 1.0, 0.65 and 0.75; k4 s2: 0.9 to 1).
 constexpr int64_t kManyPhases = 8;
 
 // How many phases become channels: as many as divide what they are to divide.

@@ -15,13 +15,13 @@ namespace {
 // tap, unless taps are many, or they need conversion. Products with what lies outside of y are made here in vain: where these are
 // more than a quarter, others are faster from a few positions on (256 to 128 channels, k9 s1, 10x10: 0.5 to 0.7 of the time).
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6, kMaxPositionsInVain = 4;
-// Of gradients of data, dot products with many weights last (256 to 256 channels, k4 s2, 4x4: 0.8 of the time; k2 s2, 6x6: 0.9);
-// of weights that stay in cache, other kernels write the gradients as fast (256 to 128 channels, k2 s2, 4x4: 0.7).
-// Of few channels of x, bringing y in order takes as long as that, most where its taps lie inside.
+// Of gradients of data, dot products with many weights last (256 to 256 channels, k4 s2, 4x4: 0.8 of the time; k2 s2, 6x6: 0.9),
+// unless channels of x are few, as bringing y in order takes as long as they do, most where its taps lie inside. Gradients of
+// weights that stay in cache are written by other kernels as fast (256 to 128 channels, k2 s2, 4x4: 0.7).
 constexpr int64_t kManyWeightsDotted = 128 << 10, kMaxPositionsDottedMany = 16;
-constexpr int64_t kLeastChannelsDotted = 64, kLeastChannelsDottedOfTaps = 128, kLeastColumnsWritten = 64;
 constexpr int64_t kFewTapsDotted = 4, kMaxPositionsDottedFewTaps = 36;
-constexpr int64_t kMaxPositionsWrittenInCache = 9;
+constexpr int64_t kLeastChannelsDotted = 64, kLeastChannelsDottedOfTaps = 128;
+constexpr int64_t kMaxPositionsWrittenInCache = 9, kLeastColumnsWritten = 64;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48;
 constexpr double kLeastInside = 0.75;
 // But weights beyond every cache take longer to pack than those products, forward, where the taps of a channel lie side by side
