@@ -9,9 +9,6 @@
 namespace torch_ext::cpu {
 namespace {
 
-// Lines of y of the channels that a tap moves, which many of them would keep from staying in the L1 cache (64 to 256 channels, k2
-// s2, 8x8: twice the time).
-constexpr int64_t kSameSets = 128;
 constexpr int64_t kLongLink = 256;  // worth the call of a tile
 
 template <class Real>
@@ -27,7 +24,9 @@ Columns<Real>::Columns(const Problem& problem, const Tiles<Real>& tiles, bool ta
       tiles_(&tiles),
       positions_(p_.geometry.batch * p_.geometry.x_positions()),
       y_positions_(p_.geometry.batch * p_.geometry.y_positions()),
-      y_pitch_(y_positions_ % kSameSets ? y_positions_ : y_positions_ + kMaxLanes),
+      // A tap moves a line of each channel, which else would keep each other from staying in L1 (64 to 256 channels, k2 s2, 8x8:
+      // twice the time).
+      y_pitch_(taps_inside ? apart(tiles, y_positions_) : y_positions_),
       taps_inside_(taps_inside),
       reached_(size_t(taps())) {
   const Axis* axis = p_.geometry.axis;

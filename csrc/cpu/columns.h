@@ -18,6 +18,12 @@ struct Run {
   int64_t weights, columns, length;
 };
 
+// Rows of so many elements start in different sets of the caches.
+template <class Real>
+int64_t apart(const Tiles<Real>& tiles, int64_t row) {
+  return round_up(row, tiles.lanes) + tiles.lanes;
+}
+
 template <class Real>
 class Columns {
  public:
@@ -48,13 +54,13 @@ class Columns {
   // a few elements are a number that the compiler knows.
   template <class Y, class C, class Move>
   void for_each_link(Y* y, int64_t count, C* columns, int64_t pitch, int64_t row_channels, Move move) const {
-    const int64_t of_channel = taps(), y_of_channel = y_pitch_, step = this->step();
+    const int64_t of_channel = taps(), y_pitch = y_pitch_, step = this->step();
     for (const Link& link : links_) {
       C* row = columns + link.m * pitch;
-      const auto of_channels = [&](auto length) {
-        for (int64_t c = 0; c < count; ++c) move(y + c * y_of_channel + link.y, row + c * of_channel + link.tap, length, step);
-      };
       if (taps_inside_) {
+        const auto of_channels = [&](auto length) {
+          for (int64_t c = 0; c < count; ++c) move(y + c * y_pitch + link.y, row + c * of_channel + link.tap, length, step);
+        };
         switch (link.count) {
           case 2:
             of_channels(std::integral_constant<int64_t, 2>());

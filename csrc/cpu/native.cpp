@@ -325,8 +325,9 @@ void Native<In>::multiply(const Buffers& buffers, int64_t group, Range positions
                                       columns_pitch(), run.length});
     return;
   }
-  for (int64_t i = 0, rows; i < g.x_channels; i += rows) {
-    rows = std::min(rows_at_once(g.x_channels, positions.size(), kTerms), g.x_channels - i);
+  const int64_t at_once = rows_at_once(g.x_channels, positions.size(), kTerms);
+  for (int64_t i = 0; i < g.x_channels; i += at_once) {
+    const int64_t rows = std::min(at_once, g.x_channels - i);
     for (const Run& run : runs)
       multiply_rows<In>(*tiles_, p_.type, element(of_group, p_.type, i * p_.w.outer + run.weights), p_.w.outer, rows, run.length,
                         x + i / kTerms * x_pitch() + positions.begin, x_pitch(), positions.size(),

@@ -19,12 +19,6 @@ inline constexpr int64_t kLongRun = 256;           // of weights: many short run
 inline constexpr int64_t kMaxLinks = 64 << 10;     // pairs of a position and a tap
 inline constexpr int64_t kMaxResults = 64 << 10;   // positions of y
 
-// Rows of so many elements start in different sets of the caches.
-template <class Real>
-int64_t apart(const Tiles<Real>& tiles, int64_t row) {
-  return round_up(row, tiles.lanes) + tiles.lanes;
-}
-
 // The largest even part of some channels, of at most `most`, such that threads share items(how many parts) evenly.
 template <class Items>
 int64_t shared_part(int64_t channels, int64_t most, double flops, Items items) {

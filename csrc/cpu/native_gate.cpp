@@ -33,9 +33,10 @@ constexpr int64_t kHugeWeights = 16 << 20, kMaxPositionsOfHuge = 56;
 // more (256 to 256, k5 s1, 5x5: 0.87; of 16 taps, a vector, 1.0; with 8 lanes 1.0 to 1.6). Of few channels of x, adding columns
 // takes as long as that.
 constexpr int64_t kLeastChannelsOfColumns = 64, kLeastChannelsOfRows = 96, kLongRowOfChannels = 128;
-constexpr int64_t kMaxPositionsOfRows = 100, kMaxPositionsOfRowsInVain = 49, kMaxPositionsOfTaps = 32;
-constexpr int64_t kMaxPairsOfRows = 64, kMaxPairsOfRowsInVain = 36;  // of bf16 (256 to 256 channels, k2 s2, 7x7, NCX: 0.6)
-constexpr int64_t kLeastWeightsOfTaps = 64 << 10, kLeastTapsOfLine = 4;
+constexpr struct {
+  int64_t most, most_in_vain;
+} kPositionsOfRows = {100, 49}, kPositionsOfPairs = {64, 36};  // pairs of bf16: 256 to 256 channels, k2 s2, 7x7, NCX: 0.6
+constexpr int64_t kMaxPositionsOfTaps = 32, kLeastWeightsOfTaps = 64 << 10, kLeastTapsOfLine = 4;
 constexpr double kMostlyInside = 0.85;
 // Few channels of y leave vectors of other kernels empty, and lines of small planes do, while rows of weights here are as long as
 // taps are many. What planes of so many positions need for that: elements of weights, and of a row of them. (512 to 4 channels,
@@ -70,6 +71,9 @@ double inside(const Geometry& g) {
   return share;
 }
 
+// Whether all taps of a channel lie in one line, and are not too few.
+bool of_line(const Geometry& g) { return g.w_positions() >= kLeastTapsOfLine && g.w_positions() == g.axis[kAxes - 1].w; }
+
 // Whether a forward layer to few channels is small enough.
 bool few_channels(const Problem& p, Isa isa) {
   const Geometry& g = p.geometry;
@@ -101,15 +105,13 @@ bool contiguous_rows(const Problem& p) {
 // Positions up to which packing them would take longer than it gains, of weights in any cache.
 int64_t most_positions_forward(const Geometry& g, bool taps_inside, int64_t lanes, bool pairs) {
   if (g.x_channels < (taps_inside ? kLeastChannelsOfColumns : kLeastChannelsOfRows)) return 0;
-  const int64_t taps = g.w_positions(), line = g.axis[kAxes - 1].w;
-  const bool vain = inside(g) < kLeastInside;
-  const int64_t most = pairs  ? (vain ? kMaxPairsOfRowsInVain : kMaxPairsOfRows)
-                       : vain ? kMaxPositionsOfRowsInVain
-                              : kMaxPositionsOfRows;
+  const int64_t taps = g.w_positions();
+  const auto& positions = pairs ? kPositionsOfPairs : kPositionsOfRows;
+  const int64_t most = inside(g) < kLeastInside ? positions.most_in_vain : positions.most;
   if (!taps_inside) return g.y_channels < kLongRowOfChannels ? 0 : most;
   if (taps <= lanes / 2 + 1) return most;
-  const bool of_line = line == taps && inside(g) >= kMostlyInside && g.w_size() >= kLeastWeightsOfTaps * g.groups;
-  return of_line && !pairs ? most : taps > lanes && lanes == kMaxLanes ? kMaxPositionsOfTaps : 0;
+  if (!pairs && of_line(g) && inside(g) >= kMostlyInside && g.w_size() >= kLeastWeightsOfTaps * g.groups) return most;
+  return taps > lanes && lanes == kMaxLanes ? kMaxPositionsOfTaps : 0;
 }
 
 int64_t most_positions_dotted(const Geometry& g, bool taps_inside, int64_t lanes) {
@@ -165,19 +167,16 @@ int64_t most_pairs_dotted(const Geometry& g, bool taps_inside) {
 }
 int64_t most_pairs_written(const Geometry& g, bool taps_inside) {
   const int64_t taps = g.w_positions(), bytes = 2 * g.w_size();
-  const bool line = taps_inside && taps >= kLeastTapsOfLine && taps == g.axis[kAxes - 1].w;
   if (inside(g) < kLeastInside) return kMaxPositionsInVain;
   if (taps_inside && taps >= kTapsOfPanels) return kMaxPositionsOfLarge;
   if (!taps_inside && taps >= kManyTaps) return kMaxPositions;
-  if (bytes >= (line ? kLargeWeights : kHugeWeights)) return kMaxPositionsOfHugeWritten;
+  if (bytes >= (taps_inside && of_line(g) ? kLargeWeights : kHugeWeights)) return kMaxPositionsOfHugeWritten;
   return bytes < 2 * kLargeWeights ? most_positions_written(g) : kMaxPositions;
 }
 int64_t most_pairs_forward(const Geometry& g, bool taps_inside) {
-  const int64_t taps = g.w_positions();
-  const bool line = taps_inside && taps >= kLeastTapsOfLine && taps == g.axis[kAxes - 1].w;
   if (inside(g) < kLeastInside) return kMaxPositions;
-  if (taps_inside && taps >= kTapsOfPanels) return kMaxPositionsOfLarge;
-  return line ? kMaxPositionsOfPairLines : kMaxPositions;
+  if (taps_inside && g.w_positions() >= kTapsOfPanels) return kMaxPositionsOfLarge;
+  return taps_inside && of_line(g) ? kMaxPositionsOfPairLines : kMaxPositions;
 }
 int64_t most_positions_of_pairs(const Problem& p) {
   const Geometry& g = p.geometry;
@@ -208,7 +207,7 @@ bool native_pays(const Problem& p, const Request& request) {
 }
 
 bool native_of_pairs_pays(const Problem& p, const Request& request) {
-  return request.isa < Isa::amx && pairs_are_fast() &&
+  return request.isa < Isa::amx && multiplies_pairs(p.type, request.isa) &&
          (few_positions(p, most_positions_of_pairs(p)) || few_channels(p, request.isa));
 }
 

@@ -192,10 +192,11 @@ void NativeXoi<Real>::backward_data(const Buffers& buffers, int64_t group, int64
   const Real* terms = layout_.at<Real>(workspace, terms_part_) + group * g.y_channels * taps() * positions_;
   Real* sums = layout_.at<Real>(workspace, sums_part_) + (group * row_parts_ + part) * positions_ * x_pitch();
   std::fill_n(sums, positions_ * x_pitch(), Real(0));
+  const int64_t at_once = rows_at_once(g.y_channels, positions_);
   for (int64_t n = taken.begin, rows; n < taken.end; n += rows) {
     const int64_t c = n % g.y_channels;
     const Run& run = rows_[size_t(n / g.y_channels)];
-    rows = std::min({rows_at_once(g.y_channels, positions_), g.y_channels - c, taken.end - n});
+    rows = std::min({at_once, g.y_channels - c, taken.end - n});
     multiply_rows<Real>(*tiles_, p_.type, weights(buffers, group, run.weights + c * p_.w.channel), p_.w.channel, rows,
                         g.x_channels, terms + (run.columns + c) * positions_, positions_, positions_, sums, x_pitch(), true,
                         n + rows < taken.end, layout_.at<Real>(scratch, stage_part_));

@@ -35,8 +35,17 @@ void merge_rows(Box& box) {
   }
 }
 
-// Whether short lines of all channels, one behind the other, are one run, which is converted as a whole.
-bool is_run(const Box& box) { return box.channel_stride == box.extent[2] && box.extent[2] <= kShortLine; }
+// How lines of channels are converted on their way through kMaxLanes * kStage elements: so many channels at a time, so much of a
+// line of each. Short lines of all channels, one behind the other, are a run, which is converted as a whole.
+struct Staged {
+  bool run;
+  int64_t line, channels;
+};
+Staged staged_lines(const Box& box, int64_t lanes) {
+  const int64_t line = box.extent[2];
+  if (box.channel_stride == line && line <= kShortLine) return {true, line, kMaxLanes * kStage / line};
+  return {false, kStage, lanes};
+}
 
 template <class F>
 void for_each_row(const Box& box, F f) {
@@ -61,23 +70,20 @@ void load_box(const Tiles<typename Operand<Real>::Real>& tiles, Type type, const
   }
   merge_rows(box);
   if (box.stride[2] == 1 || box.extent[2] == 1) {
+    const Staged staged = staged_lines(box, tiles.lanes);
     return for_each_row(box, [&](int64_t offset, int64_t position) {
       if (computes_in<Real>(type))
         return tiles.transpose_rows(static_cast<const Real*>(element(from, type, offset)), box.channel_stride,
                                     rows + position * pitch, pitch, box.extent[2], box.channels);
       alignas(64) Real stage[kMaxLanes * kStage];
-      for (int64_t c = 0, some; c < box.channels && is_run(box); c += some) {
-        some = std::min(kMaxLanes * kStage / box.extent[2], box.channels - c);
-        tiles.widen(type, element(from, type, offset + c * box.channel_stride), stage, some * box.extent[2]);
-        tiles.transpose_rows(stage, box.extent[2], rows + position * pitch + c, pitch, box.extent[2], some);
-      }
-      if (is_run(box)) return;
-      for (int64_t c = 0; c < box.channels; c += tiles.lanes)
-        for (int64_t p = 0; p < box.extent[2]; p += kStage) {
-          const int64_t channels = std::min<int64_t>(tiles.lanes, box.channels - c), count = std::min(kStage, box.extent[2] - p);
-          for (int64_t i = 0; i < channels; ++i)
-            tiles.widen(type, element(from, type, offset + (c + i) * box.channel_stride + p), stage + i * kStage, count);
-          tiles.transpose_rows(stage, kStage, rows + (position + p) * pitch + c, pitch, count, channels);
+      for (int64_t c = 0; c < box.channels; c += staged.channels)
+        for (int64_t p = 0; p < box.extent[2]; p += staged.line) {
+          const int64_t channels = std::min(staged.channels, box.channels - c), count = std::min(staged.line, box.extent[2] - p);
+          const void* first = element(from, type, offset + c * box.channel_stride + p);
+          if (staged.run) tiles.widen(type, first, stage, channels * count);
+          for (int64_t i = 0; !staged.run && i < channels; ++i)
+            tiles.widen(type, element(first, type, i * box.channel_stride), stage + i * staged.line, count);
+          tiles.transpose_rows(stage, staged.line, rows + (position + p) * pitch + c, pitch, count, channels);
         }
     });
   }
@@ -147,23 +153,20 @@ void store_box(const Tiles<Real>& tiles, Type type, const Real* rows, int64_t pi
   }
   merge_rows(box);
   if (box.stride[2] == 1 || box.extent[2] == 1) {
+    const Staged staged = staged_lines(box, tiles.lanes);
     return for_each_row(box, [&](int64_t offset, int64_t position) {
       if (computes_in<Real>(type))
         return tiles.transpose_rows(rows + position * pitch, pitch, static_cast<Real*>(element(to, type, offset)),
                                     box.channel_stride, box.channels, box.extent[2]);
       alignas(64) Real stage[kMaxLanes * kStage];
-      for (int64_t c = 0, some; c < box.channels && is_run(box); c += some) {
-        some = std::min(kMaxLanes * kStage / box.extent[2], box.channels - c);
-        tiles.transpose_rows(rows + position * pitch + c, pitch, stage, box.extent[2], some, box.extent[2]);
-        tiles.narrow(type, stage, element(to, type, offset + c * box.channel_stride), some * box.extent[2]);
-      }
-      if (is_run(box)) return;
-      for (int64_t c = 0; c < box.channels; c += tiles.lanes)
-        for (int64_t p = 0; p < box.extent[2]; p += kStage) {
-          const int64_t channels = std::min<int64_t>(tiles.lanes, box.channels - c), count = std::min(kStage, box.extent[2] - p);
-          tiles.transpose_rows(rows + (position + p) * pitch + c, pitch, stage, kStage, channels, count);
-          for (int64_t i = 0; i < channels; ++i)
-            tiles.narrow(type, stage + i * kStage, element(to, type, offset + (c + i) * box.channel_stride + p), count);
+      for (int64_t c = 0; c < box.channels; c += staged.channels)
+        for (int64_t p = 0; p < box.extent[2]; p += staged.line) {
+          const int64_t channels = std::min(staged.channels, box.channels - c), count = std::min(staged.line, box.extent[2] - p);
+          void* first = element(to, type, offset + c * box.channel_stride + p);
+          tiles.transpose_rows(rows + (position + p) * pitch + c, pitch, stage, staged.line, channels, count);
+          if (staged.run) tiles.narrow(type, stage, first, channels * count);
+          for (int64_t i = 0; !staged.run && i < channels; ++i)
+            tiles.narrow(type, stage + i * staged.line, element(first, type, i * box.channel_stride), count);
         }
     });
   }

@@ -56,9 +56,6 @@ inline bool positions_follow(const Problem& p) {
 // x, as these lie: `wide` and `dots`.
 bool positions_suit(const Problem& problem, Isa isa);
 
-// Whether channels fill the widest tiles of any instruction set, to the end of a vector.
-inline bool fill_tiles(int64_t channels) { return channels >= 64 && channels % kMaxLanes == 0; }
-
 // The planes of a block of cells[0] x cells[1] x cells[2] cells, of what is computed in or of bf16 as they are.
 template <class Element>
 class Planes {

@@ -9,7 +9,6 @@
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/native_gate.h"
 #include "csrc/cpu/pack.h"
-#include "csrc/cpu/planes.h"
 #include "csrc/cpu/scratch.h"
 #include "csrc/cpu/tiles.h"
 

@@ -16,6 +16,9 @@ inline constexpr int kMaxLanes = 16;   // of any instruction set
 inline constexpr int kMaxVectors = 4;  // vectors of a tile's row
 inline constexpr int kMaxRows = 32;    // rows of a tile
 
+// Whether channels fill the widest tiles of any instruction set, to the end of a vector.
+inline bool fill_tiles(int64_t channels) { return channels >= kMaxVectors * kMaxLanes && channels % kMaxLanes == 0; }
+
 // Tiles sum from zero and add to init, or to what `out` holds, in the end: the shorter the sums, the smaller their rounding
 // errors, so long ones are made of several calls, of so many terms each.
 inline constexpr int64_t kMaxTerms = 128;
