@@ -35,6 +35,7 @@ constexpr int64_t kLeastBoxedProduct[] = {2048, 512, 2048};
 constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1000, 1.25}, {64, 4096, 1000, 1.25}, {64, 4096, 1400, 1.35}};
 constexpr int64_t kLeastBoxedProductOfClasses[] = {INT64_MAX, 8192, 4096};  // boxes along one axis cost too much
 constexpr int64_t kLeastOfSegments = 200;
+constexpr int64_t kMostAlongLines = 4096;       // products of a tap, of 8 lanes
 constexpr int64_t kMostBoxedAtOnce = 64 << 20;  // bytes
 
 class WinogradSums final : public Plan, private WeightSums<float> {
@@ -354,15 +355,21 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
   return true;
 }
 
+// Whether so many products are saved that those with 16 registers, which wait for memory, take less time than `outer` (64 to 64
+// channels, k3 s2: along two axes 1.1, along three 1.3 of it; k4 s2 along one 1.05, 32 to 32 0.85, 256 to 128 1.05 to 1.25).
+bool saves_enough(const Geometry& g, const std::vector<WinogradTiles>& classes) {
+  const WinogradTiles& c = classes[0];
+  return classes.size() == 1 && c.segments == 1 && (c.axes > 1 || (c.taps == 2 && g.x_channels * g.y_channels < kMostAlongLines));
+}
+
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (p.operation != Operation::backward_weights || p.type != Type::f32) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose);
   if (classes.empty()) return nullptr;
-  // Of several segments, taps with few terms err by more than in the sums of the formula; and with 16 registers none is faster.
+  // Of several segments, taps with few terms err by more than in the sums of the formula.
   const bool few = p.geometry.batch * p.geometry.x_positions() < kLeastOfSegments;
-  const bool gains = isa >= Isa::avx512 || request.by_name;
-  if (classes[0].segments > 1 && (few || !gains)) return nullptr;
-  if (classes[0].axes == 1 && classes[0].taps > 2 && !gains) return nullptr;
+  if (classes[0].segments > 1 && few) return nullptr;
+  if (isa < Isa::avx512 && !request.by_name && !saves_enough(p.geometry, classes)) return nullptr;
   auto plan = std::make_shared<WinogradSums>(p, std::move(classes), isa, request.threads);
   return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
 }
