@@ -76,9 +76,8 @@ void run(benchmark::State& state, const Problem& problem, const char* kernel, do
   const auto call = [&] { plan->run({x.data, w.data, y.data, problem.bias ? bias.data : nullptr, workspace.data}, serial); };
   for (auto _ : state) call();
   const double seconds = double(std::clock() - start) / CLOCKS_PER_SEC / double(state.iterations());
-  const double flops = 2.0 * double(g.batch * g.groups * g.x_channels * g.y_channels) * double(g.x_positions() * g.w_positions());
-  state.counters["GFLOP/s"] = flops / seconds / 1e9;
-  state.counters["of_peak"] = flops / seconds / 1e9 / peak;
+  state.counters["GFLOP/s"] = g.flops() / seconds / 1e9;
+  state.counters["of_peak"] = g.flops() / seconds / 1e9 / peak;
   if (cold_ms == 0) cold_ms = cold_milliseconds(call);
   state.counters["cold_ms"] = cold_ms;
   state.SetLabel(plan->describe());

@@ -83,6 +83,8 @@ struct Geometry {
   TORCH_EXT_HD int64_t x_size() const { return batch * groups * x_channels * x_positions(); }
   TORCH_EXT_HD int64_t w_size() const { return groups * x_channels * y_channels * w_positions(); }
   TORCH_EXT_HD int64_t y_size() const { return batch * groups * y_channels * y_positions(); }
+  // Of each of the three operations, with the terms that lie outside of y.
+  double flops() const { return 2.0 * double(x_size()) * double(y_channels * w_positions()); }
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
 

@@ -55,7 +55,6 @@ class Dots final : public Plan {
     }
   }
   int64_t taps() const { return p_.geometry.w_positions(); }
-  double flops() const { return 2.0 * double(p_.geometry.x_size()) * double(p_.geometry.y_channels * taps()); }
   int64_t positions() const { return cells_[0] * cells_[1] * cells_[2]; }  // of a block, in a sample
   int64_t group_sums() const { return p_.geometry.x_channels * columns(); }
   int64_t columns() const { return int64_t(offsets_.size()); }
@@ -104,7 +103,7 @@ Dots<Element>::Dots(const Problem& problem, Isa isa, int threads)
   unfolds_ = unfolding_pays();
   choose_blocks();
   parts_ = batches_ >= kMinGroups ? 1 : std::min(kMaxParts, block_count());
-  while (parts_ > kMinParts && !shared_evenly(parts_ * batches_, flops())) --parts_;
+  while (parts_ > kMinParts && !shared_evenly(parts_ * batches_, p_.geometry.flops())) --parts_;
   y_planes_ = Planes<Element>(*tiles_, p_.type, axis_, plane_axis_, p_.y, cells_);
   for (int64_t channel = 0; channel < g.y_channels; ++channel)
     for (const PlaneTap& t0 : plane_axis_[0].phases[0])
@@ -135,7 +134,7 @@ void Dots<Element>::choose_blocks() {
   if (!in_place_x_) room = std::clamp<int64_t>(kXBoxBytes / (groups_ * g.x_channels * int64_t(sizeof(Element))), 1, room);
   // Blocks enough for the parts.
   block_samples_ = 1;
-  const int64_t least = batches_ < kMinGroups && flops() > kPartFlops ? kMinParts : 1;
+  const int64_t least = batches_ < kMinGroups && p_.geometry.flops() > kPartFlops ? kMinParts : 1;
   if (unfolds_) {
     cut_axes([&](int a) { return axis_[a].cells; }, room, cells_);
   } else {
@@ -144,7 +143,7 @@ void Dots<Element>::choose_blocks() {
     cut_planes(lines);
     // Few large blocks of a long sum are made smaller until threads share them.
     const auto shared = [&] {
-      return batches_ >= kMinGroups || block_count() >= kMaxParts || shared_evenly(block_count() * batches_, flops());
+      return batches_ >= kMinGroups || block_count() >= kMaxParts || shared_evenly(block_count() * batches_, p_.geometry.flops());
     };
     while (!shared() && lines > 1) cut_planes(--lines);
     for (int64_t pieces = 2; !shared() && cells_[2] > kMinLine; ++pieces) cells_[2] = parts_of(axis_[2].cells, pieces);

@@ -119,7 +119,7 @@ Native<In>::Native(const Problem& problem, const Tiles<Real>& tiles, int threads
       x_offset_(position_offsets(p_)) {
   const Geometry& g = p_.geometry;
   const int64_t least = parts_of(run_bytes(), bytes_of(p_.type) * (columns_.taps_inside() ? taps() : 1));
-  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * taps());
+  const double flops = g.flops();
   const auto of_groups = [&](int64_t parts) { return g.groups * parts; };
   const auto with_rows = [&](int64_t parts) { return g.groups * parts * parts_of(kMostItems, parts); };
   const bool data = p_.operation == Operation::backward_data, forward = p_.operation == Operation::conv_transpose;

@@ -78,7 +78,7 @@ NativeXoi<Real>::NativeXoi(const Problem& problem, Isa isa, int threads)
       in_place_(bytes_of(p_.type) == int64_t(sizeof(Real))),
       x_offset_(position_offsets(p_)) {
   const Geometry& g = p_.geometry;
-  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * taps());
+  const double flops = g.flops();
   const bool data = p_.operation == Operation::backward_data, written = p_.operation == Operation::backward_weights;
   part_ = shared_part(g.y_channels, written ? kWritten : std::max(parts_of(g.y_channels, kItems), kMinPart), flops,
                       [&](int64_t parts) { return g.groups * parts; });

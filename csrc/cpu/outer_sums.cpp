@@ -73,17 +73,12 @@ void OuterSums<Real>::finish_layout(int threads) {
   layout_.finish(threads);
 }
 
-template <class Real>
-double OuterSums<Real>::flops() const {
-  return 2.0 * double(p_.geometry.x_size()) * double(p_.geometry.y_channels * p_.geometry.w_positions());
-}
-
 // As few as threads share evenly, as each brings its part's positions to cache for itself.
 template <class Real>
 void OuterSums<Real>::choose_slices(int threads) {
   const int64_t panels = panels_of_taps();
   for (int64_t slices = 1; cut_.parts && slices <= std::min(panels, kManyParts); ++slices)
-    if (even(panels, slices) && shared_evenly(cut_.parts * p_.geometry.groups * slices, flops(), threads)) {
+    if (even(panels, slices) && shared_evenly(cut_.parts * p_.geometry.groups * slices, p_.geometry.flops(), threads)) {
       slices_ = slices;
       return;
     }
@@ -120,7 +115,7 @@ void OuterSums<Real>::choose_cut() {
   cut_.swapped = swapped_, cut_.pitch = pitch_;
   const int64_t positions = g.batch * g.x_positions();
   const bool planes = p_.x.channel != 1 || p_.y.channel != 1, many = !tiles_->matrices && planes && sums_bytes() > kManySums;
-  cut_.parts = positions < kPositionsOfParts / (many ? 2 : 1) ? 0 : flops() < kManyThreadsFlops ? kParts : kManyParts;
+  cut_.parts = positions < kPositionsOfParts / (many ? 2 : 1) ? 0 : p_.geometry.flops() < kManyThreadsFlops ? kParts : kManyParts;
   // Threads share parts where these are fewer.
   const int64_t shared = parts_of(cut_.parts, panels_of_taps()), bytes = std::max<int64_t>(sums_bytes(), 1);
   const int64_t in_cache = std::max({shared, kMinParts, tiles_->matrices ? 0 : kPartsBytes / bytes});
@@ -132,7 +127,7 @@ void OuterSums<Real>::choose_cut() {
     while (cut_.parts < most && !even(chunk_count(), cut_.parts)) ++cut_.parts;
     return;
   }
-  while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups * panels_of_taps(), flops())) --cut_.parts;
+  while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups * panels_of_taps(), g.flops())) --cut_.parts;
   if (cut_.parts < kMinParts) cut_.parts = 0;
 }
 

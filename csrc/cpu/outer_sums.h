@@ -115,7 +115,6 @@ class OuterSums : public Plan, protected WeightSums<Real> {
   void choose_slices(int threads);
   void sum_part(const Buffers& buffers, int64_t part, int64_t group, Range panels, std::byte* scratch, Real* sums) const;
   int64_t panels_of_taps() const { return taps() * panels_; }
-  double flops() const;
   // From one tap of a unit of all of them to the next: not a multiple of a page.
   int64_t unit_tap() const { return unit_rows_ * width() + kCacheLine / int64_t(sizeof(Real)); }
 

@@ -156,8 +156,7 @@ template <class In>
 void Overlap<In>::choose_blocks() {
   const Geometry& g = p_.geometry;
   const int64_t real = sizeof(Real);
-  const double flops =
-      2.0 * double(g.batch * g.groups) * double(g.x_positions() * g.w_positions()) * double(columns_ * g.x_channels);
+  const double flops = g.flops();
   const int64_t wanted = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
   const int64_t lines = axis_[0].cells * axis_[1].cells;
   block_[2] = axis_[2].cells;

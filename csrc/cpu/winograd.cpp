@@ -141,11 +141,10 @@ bool Winograd::fits_at_once(int64_t panels) const {
 // Items of one block and as many panels as there is room for. Returns whether there are any that threads share evenly.
 bool Winograd::choose_panels(int threads) {
   const Geometry& g = p_.geometry;
-  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
   block_ = grid().cut(g.batch, grid().count(g.batch));
   for (int64_t panels = panels_; panels > 0; --panels) {
     panels_per_item_ = even_part(panels_, panels);
-    if (fits_at_once(panels_per_item_) && shared_evenly(items(), flops, threads)) return true;
+    if (fits_at_once(panels_per_item_) && shared_evenly(items(), g.flops(), threads)) return true;
   }
   return false;
 }
@@ -158,7 +157,6 @@ void Winograd::make_panels(int64_t channels, int64_t most_vectors) {
 // Returns whether threads share the blocks evenly.
 bool Winograd::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
-  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
   // Items of all panels transform their input once. Only where these would have too few tiles, an item is one panel.
   for (int64_t panels : {panels_, int64_t(1)}) {
     if (forward_ && !in_place_output_ && classes_.size() > 1) panels = 1;  // else boxes of all phases
@@ -166,7 +164,7 @@ bool Winograd::choose_blocks(int threads) {
     const int64_t least = std::min(room(), panels > 1 ? kFewTiles : kMinTiles);
     for (int64_t tiles = room(); tiles >= least; tiles = tiles * 15 / 16) {
       block_ = grid().cut(g.batch, tiles);
-      if (shared_evenly(items(), kFiner * flops, threads)) return true;
+      if (shared_evenly(items(), kFiner * g.flops(), threads)) return true;
     }
   }
   return false;

@@ -44,6 +44,7 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
+  bool saves_enough() const;
   bool pays() const;
 
  private:
@@ -154,7 +155,6 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
 void WinogradSums::choose_units(int threads) {
   const Geometry& g = p_.geometry;
   const int64_t tallest = tiles_->max_rows[vectors_], real = sizeof(float);
-  const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
   const auto choose = [&](auto suits) {
     unit_panels_ = panels_, unit_rows_ = m_;
     for (unit_phases_ = phases(); unit_phases_ > 1; --unit_phases_)
@@ -187,7 +187,7 @@ void WinogradSums::choose_units(int threads) {
   block_ = grid().cut(g.batch, room);
   choose([&] {
     const bool even = 7 * round_up(phases(), unit_phases_) <= 8 * phases() && 7 * round_up(panels_, unit_panels_) <= 8 * panels_;
-    return fits() && even && shared_evenly(units(), flops, threads);
+    return fits() && even && shared_evenly(units(), g.flops(), threads);
   });
 }
 
@@ -216,10 +216,18 @@ WinogradSums::Unit WinogradSums::unit(int64_t index) const {
   return u;
 }
 
+// Whether so many products are saved that those with 16 registers, which wait for memory, take less time than `outer` (64 to 64
+// channels, k3 s2: along two axes 1.1, along three 1.3 of it; k4 s2 along one 1.05, 32 to 32 0.85, 256 to 128 1.05 to 1.25).
+bool WinogradSums::saves_enough() const {
+  const bool few = grid().taps == 2 && m_ * n_ < kMostAlongLines;
+  return classes_.size() == 1 && grid().segments == 1 && (grid().axes > 1 || few);
+}
+
 bool WinogradSums::pays() const {
   const bool one_class = classes_.size() == 1, boxed = !(x_.in_place && y_.in_place);
   const WinogradLeast& least = (!one_class ? kLeastOfClasses : grid().taps == 2 ? kLeastOfTwos : kLeastOfThrees)[grid().axes - 1];
   const int64_t product = m_ * n_;
+  if (lanes() < kMaxLanes && !saves_enough()) return false;
   if (boxed && one_class && product * p_.geometry.groups < kLeastBoxedProduct[grid().axes - 1]) return false;
   const double boxes = double(p_.geometry.x_size() + p_.geometry.y_size()) * sizeof(float);
   if (boxed && parts_ == 1 && boxes > kMostBoxedAtOnce) return false;
@@ -355,13 +363,6 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
   return true;
 }
 
-// Whether so many products are saved that those with 16 registers, which wait for memory, take less time than `outer` (64 to 64
-// channels, k3 s2: along two axes 1.1, along three 1.3 of it; k4 s2 along one 1.05, 32 to 32 0.85, 256 to 128 1.05 to 1.25).
-bool saves_enough(const Geometry& g, const std::vector<WinogradTiles>& classes) {
-  const WinogradTiles& c = classes[0];
-  return classes.size() == 1 && c.segments == 1 && (c.axes > 1 || (c.taps == 2 && g.x_channels * g.y_channels < kMostAlongLines));
-}
-
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (p.operation != Operation::backward_weights || p.type != Type::f32) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose);
@@ -369,7 +370,6 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   // Of several segments, taps with few terms err by more than in the sums of the formula.
   const bool few = p.geometry.batch * p.geometry.x_positions() < kLeastOfSegments;
   if (classes[0].segments > 1 && few) return nullptr;
-  if (isa < Isa::avx512 && !request.by_name && !saves_enough(p.geometry, classes)) return nullptr;
   auto plan = std::make_shared<WinogradSums>(p, std::move(classes), isa, request.threads);
   return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
 }
