@@ -62,9 +62,9 @@ class Plan {
   virtual void pack(const Buffers&, const Parallel&, void*) const {}
 };
 
-// The first kernel of the list that accepts the problem under `isa`. `threads` sizes the workspace. `kernel`, when given, names
-// the one kernel to use; the result is null where that one does not accept the problem. Every legal problem is accepted by some
-// kernel.
+// The first kernel of the list that accepts the problem under `isa`, at most detected_isa(). `threads` sizes the workspace.
+// `kernel`, when given, names the one kernel to use; the result is null where that one does not accept the problem. Every legal
+// problem is accepted by some kernel.
 std::shared_ptr<const Plan> make_plan(const Problem& problem, Isa isa, int threads, const char* kernel = nullptr);
 
 // make_plan for active_isa() and the kernel that the environment variable TORCH_EXT_KERNEL names, remembered for each problem.

@@ -69,19 +69,17 @@ OuterSums<Real>::OuterSums(const Problem& problem, const Tiles<Real>& tiles, int
 template <class Real>
 void OuterSums<Real>::finish_layout(int threads) {
   if (exact_ && cut_.parts) exact_part_ = layout_.per_thread(exact_->scratch_bytes());
-  choose_slices(threads);
+  if (cut_.parts) slices_ = std::max<int64_t>(even_slices(cut_.parts, threads), 1);
   layout_.finish(threads);
 }
 
-// As few as threads share evenly, as each brings its part's positions to cache for itself.
+// As few as threads share evenly, as each brings its part's positions to cache for itself; 0 where they share none so.
 template <class Real>
-void OuterSums<Real>::choose_slices(int threads) {
+int64_t OuterSums<Real>::even_slices(int64_t parts, int64_t threads) const {
   const int64_t panels = panels_of_taps();
-  for (int64_t slices = 1; cut_.parts && slices <= std::min(panels, kManyParts); ++slices)
-    if (even(panels, slices) && shared_evenly(cut_.parts * p_.geometry.groups * slices, p_.geometry.flops(), threads)) {
-      slices_ = slices;
-      return;
-    }
+  for (int64_t slices = 1; slices <= std::min(panels, kManyParts); ++slices)
+    if (even(panels, slices) && shared_evenly(parts * p_.geometry.groups * slices, p_.geometry.flops(), threads)) return slices;
+  return 0;
 }
 
 // Rows of whole tiles; up to twice as many units where threads share these evenly.
@@ -127,7 +125,9 @@ void OuterSums<Real>::choose_cut() {
     while (cut_.parts < most && !even(chunk_count(), cut_.parts)) ++cut_.parts;
     return;
   }
-  while (cut_.parts > kMinParts && !shared_evenly(cut_.parts * g.groups * panels_of_taps(), g.flops())) --cut_.parts;
+  const int64_t most = std::min({2 * cut_.parts, chunk_count(), kMostPartsBytes / bytes});
+  while (cut_.parts > kMinParts && !even_slices(cut_.parts, kAnyThreads)) --cut_.parts;
+  while (cut_.parts < most && !even_slices(cut_.parts, kAnyThreads)) ++cut_.parts;
   if (cut_.parts < kMinParts) cut_.parts = 0;
 }
 

@@ -112,7 +112,7 @@ class OuterSums : public Plan, protected WeightSums<Real> {
   void choose_cut();
   void choose_units();
   void choose_chunks();
-  void choose_slices(int threads);
+  int64_t even_slices(int64_t parts, int64_t threads) const;
   void sum_part(const Buffers& buffers, int64_t part, int64_t group, Range panels, std::byte* scratch, Real* sums) const;
   int64_t panels_of_taps() const { return taps() * panels_; }
   // From one tap of a unit of all of them to the next: not a multiple of a page.
