@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "csrc/cpu/gather.h"
+#include "csrc/cpu/overlap_blocks.h"
 #include "csrc/cpu/overlap_gate.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
@@ -21,20 +22,10 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kLinesBytes = 48 << 10;  // of a product: read at once by the overlap-add
-// Of the input of a block, and of its results, where they are not used in place; of the former less where tiles do not ask for
-// what they read next, whose channels are then fewer pages (64 to 2 channels, 256x256, k2 s2: 0.83 of the time; 64 to 1,
-// 32x32x32: 0.93).
-constexpr int64_t kBoxBytes = 256 << 10, kUnaskedBoxBytes = 96 << 10;
-constexpr int64_t kSmallPlane = 16 << 10;  // bytes of a channel of the input
-constexpr int64_t kLeastLine = 128;        // cells of the innermost axis, of a part of a line
-constexpr int64_t kEdges = 8;              // lines of a block for each that it shares with others
-constexpr double kItemFlops = 1e6;
-constexpr int64_t kItems = 64;
 constexpr int64_t kMinPairedOfMatrices = 16;  // below it bringing them to matrix registers costs more than it saves
 
 template <class In>
-class Overlap final : public Plan {
+class Overlap final : public Plan, private OverlapBlocks {
   using Real = typename Operand<In>::Real;  // in which is summed
   static constexpr int64_t kTerms = Operand<In>::terms;
 
@@ -57,12 +48,7 @@ class Overlap final : public Plan {
     int64_t channel, axis[2];
   };
 
-  void choose_blocks();
-  int64_t middle_lines(int64_t lines) const;
-  int64_t edge_lines() const;
-  int64_t joined_cells() const;
   void list_overlaps();
-  int64_t items() const;
   Block block(int64_t index) const;
   void pack_weights(const void* weights, Real* packed) const;
   View load(const Buffers& buffers, const Block& block, Real* box) const;
@@ -76,35 +62,16 @@ class Overlap final : public Plan {
   int64_t lanes() const { return tiles_->lanes; }
   // Where they read the input themselves; else all of it is soon in cache.
   bool tiles_ask() const { return tiles_->asks && in_place_input_; }
-  // Units of a row.
-  int64_t depth() const { return round_up(parts_of(p_.geometry.x_channels, kTerms), tiles_->depth_step); }
-  // Rows of the product, cut evenly into tiles: for each channel those taps that are not terms of it.
-  int64_t rows_of_channel() const { return p_.geometry.axis[1].w / term_taps1() * taps2_; }
-  int64_t rows() const { return columns_ * rows_of_channel(); }
-  int64_t row_part() const { return even_part(rows(), tiles_->max_wide_rows); }
   int64_t tile_weights() const { return round_up(row_part(), tiles_->row_step) * depth(); }
   int64_t tap_weights() const { return parts_of(rows(), row_part()) * tile_weights(); }
-  // Taps that are terms of the product, at most: of the middle axis, and of both outer ones.
-  int64_t term_taps1() const { return joined_ ? 1 : p_.geometry.axis[1].w; }
-  int64_t term_taps() const { return p_.geometry.axis[0].w * term_taps1(); }
   int64_t group_weights() const { return term_taps() * tap_weights(); }
   int64_t room() const { return rows() + round_up(row_part(), tiles_->row_step); }  // of lines, of a product
-  int64_t most_rows() const { return std::max<int64_t>(1, line_pitch_ / width_); }
-  Range line_of(Range cells) const;
   int64_t result_line(const Block& b) const {
     return std::min(b.cell[2].end * axis_[2].out_step, axis_[2].out_extent) - b.cell[2].begin * axis_[2].out_step;
   }
   int64_t result_rows(int axis) const { return block_[axis] * axis_[axis].out_step; }
 
-  Problem p_;
   const Tiles<Real>* tiles_;
-  GatherAxis axis_[kAxes];
-  int64_t columns_, taps2_;  // output channels of a group, taps of the innermost axis
-  bool in_place_input_, in_place_output_;
-  bool joined_ = false;   // taps of the middle axis are rows of the product, too
-  int64_t block_[kAxes];  // cells; a part of the innermost axis where a whole line is too long, and then of one line
-  int64_t width_;         // input positions of the innermost axis that it reads, at most
-  int64_t line_pitch_;    // positions of a product
   int64_t box_pitch_, result_pitch_;
   // Of one channel: the taps of a phase of the innermost axis that are added up, for each phase of the middle axis where those
   // are rows, too, its taps one after the other.
@@ -115,23 +82,13 @@ class Overlap final : public Plan {
 
 template <class In>
 Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threads)
-    : p_(problem),
-      tiles_(&tiles),
-      axis_{{p_.geometry.axis[0], p_.operation}, {p_.geometry.axis[1], p_.operation}, {p_.geometry.axis[2], p_.operation}},
-      columns_(p_.geometry.y_channels),
-      taps2_(p_.geometry.axis[2].w) {
-  const bool same_type = kTerms == 1 && bytes_of(p_.type) == int64_t(sizeof(Real));
-  const int64_t length = axis_[2].in_extent;
-  in_place_input_ = same_type && (p_.x.axis[2] == 1 || length == 1) && (p_.x.axis[1] == length || axis_[1].in_extent == 1);
-  // Where tiles do not ask, small planes, and parts of long lines, come to cache faster in one piece than channel by channel, and
-  // planes a multiple of a KB apart would share a few sets of the cache there.
-  if (!tiles_->asks) {
-    const int64_t plane = p_.x.channel * int64_t(sizeof(Real));
-    const bool many = depth() * length * int64_t(sizeof(Real)) > kBoxBytes;
-    in_place_input_ = in_place_input_ && plane > kSmallPlane && plane % 1024 != 0 && !many;
-  }
-  in_place_output_ = same_type && (p_.y.axis[2] == 1 || axis_[2].out_extent == 1);
-  choose_blocks();
+    : OverlapBlocks(problem, {.terms = kTerms,
+                              .real = int64_t(sizeof(Real)),
+                              .lanes = tiles.lanes,
+                              .depth_step = tiles.depth_step,
+                              .max_rows = tiles.max_wide_rows,
+                              .asks = tiles.asks}),
+      tiles_(&tiles) {
   list_overlaps();
   int64_t box_rows = 1;
   for (int a = 0; a < 2; ++a) {
@@ -156,84 +113,6 @@ Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threa
   layout_.finish(threads);
 }
 
-template <class In>
-void Overlap<In>::choose_blocks() {
-  const Geometry& g = p_.geometry;
-  const int64_t real = sizeof(Real);
-  const double flops = g.flops();
-  const int64_t wanted = std::clamp<int64_t>(int64_t(flops / kItemFlops), 1, kItems);
-  const int64_t lines = axis_[0].cells * axis_[1].cells;
-  block_[2] = axis_[2].cells;
-  // Lines that do not fit a box, or are fewer than items, are cut into even parts, of which what they read besides is a small
-  // part.
-  const int64_t reads = axis_[2].reached(1), least = std::max(kLeastLine, 4 * reads);
-  const int64_t box = tiles_->asks ? kBoxBytes : kUnaskedBoxBytes;
-  const auto fits = [&] { return in_place_input_ || depth() * (block_[2] + reads) * real <= box; };
-  while (block_[2] / 2 >= least && (!fits() || 2 * g.batch * g.groups * lines * parts_of(axis_[2].cells, block_[2]) <= wanted))
-    block_[2] = parts_of(block_[2], 2);
-  for (int64_t part = block_[2]; block_[2] < axis_[2].cells && part > block_[2] * 3 / 4; --part)
-    if (shared_evenly(g.batch * g.groups * lines * parts_of(axis_[2].cells, part), flops)) {
-      block_[2] = part;
-      break;
-    }
-  const bool cut = block_[2] < axis_[2].cells;
-  width_ = 0;
-  for (int64_t j = 0; j < axis_[2].cells; j += block_[2])
-    width_ = std::max(width_, line_of({j, std::min(j + block_[2], axis_[2].cells)}).size());
-  width_ = std::max<int64_t>(width_, 1);
-
-  int64_t limit = cut ? 1 : lines;
-  if (!in_place_input_) limit = std::min(limit, box / (depth() * width_ * real));
-  if (!in_place_output_)
-    limit = std::min(limit, kBoxBytes / (columns_ * axis_[0].out_step * axis_[1].out_step * axis_[2].out_extent * real));
-  limit = std::max<int64_t>(limit, 1);
-  const int64_t least_joined = std::min(kEdges * edge_lines(), axis_[1].cells), most_joined = joined_cells();
-  joined_ = !cut && most_joined > 0 && std::min(limit, most_joined) >= least_joined;
-  for (;; limit = std::max<int64_t>(1, limit / 2)) {
-    block_[1] = even_part(axis_[1].cells, joined_ ? std::min(limit, most_joined) : middle_lines(limit));
-    const int64_t room = std::max<int64_t>(1, limit / block_[1]);
-    block_[0] = even_part(axis_[0].cells, room);
-    if (2 * items() > wanted || limit == 1 || (joined_ && limit < 2 * least_joined)) break;
-  }
-  // Whole rows of the input in a product: those of a block, or some, or a single one.
-  const int64_t most =
-      joined_ ? axis_[1].reached(block_[1]) : std::clamp<int64_t>(kLinesBytes / (rows() * width_ * real), 1, block_[1]);
-  line_pitch_ = round_up(most * width_, lanes());
-}
-
-// Of the middle axis, of so many lines of a block: all of them, but fewer where a box would bring the same planes again for each
-// cell of the outer axis, which takes as long as few rows are multiplied (64 to 1 channel, 32x32x32, k4 s2: 0.9 of the time; k3
-// s1 0.8 to 0.9; of 12 rows and more 1.05 to 1.2).
-template <class In>
-int64_t Overlap<In>::middle_lines(int64_t lines) const {
-  constexpr int64_t kFewRows = 8;
-  if (tiles_->asks || in_place_input_ || rows() > kFewRows || axis_[0].cells == 1 || axis_[0].reached(1) == 1) return lines;
-  int64_t side = 1;
-  while (side * side < lines) ++side;
-  return side;
-}
-
-// How many more lines than its own a block reads along the middle axis.
-template <class In>
-int64_t Overlap<In>::edge_lines() const {
-  return std::max<int64_t>(axis_[1].reached(1) - 1, 0);
-}
-
-// Cells of the middle axis whose taps make rows of a product that stay in cache, 0 where they had better be its terms. Few rows
-// leave a tile waiting for its input, which is read for each of those taps and not once (64 to 1 channel, 64x64, k3 s1: 0.7 of
-// the time; 256 to 1, 28x28, k4 s2: 0.7; 64 to 2, 256x256, k2 s2: 0.8; of 6 rows and more, or pairs, 1 to 1.2). What several
-// tiles read had better stay in L1, which planes that are a multiple of a page apart do not (64 to 1, 32x32x32, k4 s2: 1.05);
-// with half as many registers tiles are low anyway (1.1).
-template <class In>
-int64_t Overlap<In>::joined_cells() const {
-  constexpr int64_t kJoinedBytes = 128 << 10, kFewRows = 4, kLeastDepth = 32, kPage = 4096;
-  const int64_t real = sizeof(Real), few = columns_ * taps2_, rows = few * p_.geometry.axis[1].w;
-  if (kTerms > 1 || p_.geometry.axis[1].w == 1 || few > kFewRows || depth() < kLeastDepth) return 0;
-  const bool stays = tiles_->asks && !(in_place_input_ && p_.x.channel * real % kPage == 0);
-  if (rows > tiles_->max_wide_rows && !stays) return 0;
-  return std::max<int64_t>(kJoinedBytes / (rows * width_ * real) - edge_lines(), 0);
-}
-
 // In the order of the taps of the middle axis.
 template <class In>
 void Overlap<In>::list_overlaps() {
@@ -245,20 +124,6 @@ void Overlap<In>::list_overlaps() {
         for (const Tap& t2 : taps)
           overlapped_.back().push_back({(t1.k * taps2_ + t2.k) * line_pitch_ + t1.delta * width_, t2.delta});
     }
-}
-
-// Input positions of the innermost axis that some of its cells need: a whole line where they are all.
-template <class In>
-Range Overlap<In>::line_of(Range cells) const {
-  if (cells.size() == axis_[2].cells) return {0, axis_[2].in_extent};
-  int64_t first, last;
-  axis_[2].reach(cells.begin, cells.end, first, last);
-  return first > last ? Range{0, 0} : Range{first, last + 1};
-}
-
-template <class In>
-int64_t Overlap<In>::items() const {
-  return p_.geometry.batch * p_.geometry.groups * piece_count([&](int a) { return axis_[a].cells; }, block_);
 }
 
 template <class In>
