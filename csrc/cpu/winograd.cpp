@@ -43,8 +43,10 @@ constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block of all panels, o
 constexpr double kFiner = 4;
 // What pays along one, two and three axes. Of fewer channels, the transforms cost more than the products save. Of fewer results,
 // and of four times as many where few tiles fit into a block, those of the weights do, which are larger than the weights: of two
-// taps 2, 4 and 8 times, of three 1.3, 1.8 and 2.4 times. Small volumes, whose borders save products too, are left to kernels
-// that sum each of their 27 taps by itself, and so err less.
+// taps 2, 4 and 8 times, of three 1.3, 1.8 and 2.4 times. Then each block reads them from memory, which along two axes takes
+// longer than the products save with 8 lanes (gradients of data, 512 to 256 channels, k4 s2: 1.1 to 1.3 of the time of `gather`;
+// 512 to 512, k6 s2: 1.5 to 1.7). Small volumes, whose borders save products too, are left to kernels that sum each of their 27
+// taps by itself, and so err less.
 constexpr WinogradLeast kLeastOfTwos[] = {{48, 2304, 140, 1.25, 48}, {16, 512, 1024, 1.4, 576}, {16, 256, 5120, 1.8, 1728}};
 constexpr WinogradLeast kLeastOfThrees[] = {{48, 3072, 100, 1.3, 32}, {16, 512, 140, 1.6, 36}, {32, 1024, 400, 2.7, 64}};
 // Where phases differ in their taps, input is transformed for each class of them.
@@ -188,9 +190,10 @@ bool Winograd::pays() const {
   const WinogradLeast& least = cpu::least(classes_, lanes());
   if (!least.reached(depth_, columns_) || grid().saved(p_.geometry) < least.saved) return false;
   const int64_t results = grid().count(p_.geometry.batch) * grid().results;
+  const bool few = room() < kFewTiles, never = few && grid().axes == 2 && lanes() < kMaxLanes;
   // Weights packed ahead are taken in any case where a call that packs none would transform them in turn: bits are the same.
-  if (p_.prepacked) return results >= least.results_packed || pays_in_turn();
-  return results >= (room() < kFewTiles ? 4 : 1) * least.results;
+  if (p_.prepacked) return (!never && results >= least.results_packed) || pays_in_turn();
+  return !never && results >= (few ? 4 : 1) * least.results;
 }
 
 bool Winograd::pays_in_turn() const {
