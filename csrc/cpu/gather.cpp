@@ -36,12 +36,12 @@ namespace {
 // the output box. Panels pass through, those of large weights from memory, and once a block: the larger it is, the better (2048
 // to 256 channels of 20x20, k4 s2: 0.74 of the time of a third of that box).
 constexpr int64_t kInBoxBytes = 768 << 10, kOutBoxBytes = 256 << 10;
-constexpr int64_t kMaxCells = 512;  // of a block: beyond this a panel's trip into L1 is amortised
-// Processors without longer vectors have smaller L2 caches, which input that is used in place had better not leave, as panels are
-// narrower and thus many (256 to 128 channels, 64x64, k2 s2: 0.92 of the time).
-constexpr int64_t kShortLanes = 8, kInPlaceBytes = 128 << 10;
+constexpr int64_t kMaxCells = 512;            // of a block: beyond this a panel's trip into L1 is amortised
 constexpr int64_t kMinCells = 64;             // about ten tiles, for which a panel's trip into L1 is short
 constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
+// Processors whose tiles do not ask have smaller L2 caches, which input that is used in place had better not leave, as their
+// panels are narrower and thus many (256 to 128 channels, 64x64, k2 s2: 0.92 of the time).
+constexpr int64_t kUnaskedInputBytes = 128 << 10;
 // Large items share more of what they bring to cache: no more than kItems are aimed for, of some 20 microseconds at least, until
 // each takes some 300, and then up to kMostItems.
 constexpr double kItemFlops = 4e6, kLongItemFlops = 64e6;
@@ -197,9 +197,12 @@ void Gather<In>::choose_blocks(int threads) {
   for (const GatherAxis& axis : axis_) in_per_cell *= axis.in_step;
   const int64_t together = in_.by_sample() ? kRowsOfRegister : 1;  // samples
   int64_t limit = most_cells();
-  if (in_.in_place() && lanes() <= kShortLanes)
-    limit = std::min(limit, std::max(kMinCells, kInPlaceBytes / (in_per_cell * channels_ * int64_t(sizeof(In)))));
-  if (!in_.in_place()) limit = std::min(limit, kInBoxBytes / (in_per_cell * split_.parts * channels_ * int64_t(sizeof(In))));
+  const int64_t cell_bytes = in_per_cell * split_.parts * channels_ * int64_t(sizeof(In));
+  if (!in_.in_place()) {
+    limit = std::min(limit, kInBoxBytes / cell_bytes);
+  } else if (!tiles_->asks) {
+    limit = std::min(limit, std::max(kMinCells, kUnaskedInputBytes / cell_bytes));
+  }
   if (!in_place_output_) limit = std::min(limit, kOutBoxBytes / (out_per_cell() * width_ * result_bytes()));
   limit = std::max<int64_t>(limit, 1);
   const double flops = this->flops();

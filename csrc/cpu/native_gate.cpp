@@ -24,7 +24,7 @@ constexpr int64_t kLeastChannelsDotted = 64, kLeastChannelsDottedOfTaps = 128;
 constexpr int64_t kMaxPositionsWrittenInCache = 9, kLeastColumnsWritten = 64;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48;
 constexpr double kLeastInside = 0.75;
-// With 8 lanes, of weights that are read from memory (512 to 512 channels, k4 s2: gradient of data 0.73 of the time at 36
+// Without AVX-512, of weights that are read from memory (512 to 512 channels, k4 s2: gradient of data 0.73 of the time at 36
 // positions without these; forward 0.88 at 49, NCX; gradient of weights 0.8 at 36, NXC, while of NCX it is 0.7 to 0.9 with these
 // at 50 to 100).
 constexpr int64_t kMaxPositionsOfLargeDotted = 30, kMaxPositionsOfLargeInside = 40, kTapsOfPlane = 16;
@@ -131,8 +131,8 @@ int64_t most_positions_written(const Geometry& g) {
   return g.y_channels < kLeastColumnsWritten ? kMaxPositions : kMaxPositionsWrittenInCache;
 }
 
-// Of large weights, where tiles are so low that those of other kernels are reached sooner.
-int64_t most_positions_of_short_lanes(const Problem& p) {
+// Of large weights, where there are no more than 16 registers, which makes tiles so low that other kernels are as fast sooner.
+int64_t most_positions_of_low_tiles(const Problem& p) {
   const Geometry& g = p.geometry;
   const bool taps_inside = p.w.channel != 1;
   if (g.w_positions() >= kTapsOfPanels) return kMaxPositionsOfLarge;
@@ -157,9 +157,9 @@ int64_t most_positions(const Problem& p, const Request& request) {
     most = most_positions_written(g);
   }
   if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
-    most = lanes_of(p.type, request.isa) < kMaxLanes ? std::max(most, most_positions_of_short_lanes(p))
-           : written && g.w_positions() < kManyTaps  ? kMaxPositionsWritten
-                                                     : kMaxPositionsOfLarge;
+    most = request.isa < Isa::avx512                ? std::max(most, most_positions_of_low_tiles(p))
+           : written && g.w_positions() < kManyTaps ? kMaxPositionsWritten
+                                                    : kMaxPositionsOfLarge;
   if (inside(g) < kLeastInside) {
     const bool huge = forward && taps_inside && bytes >= kHugeWeights;
     most = std::min(most, written ? kMaxPositionsInVain : huge ? kMaxPositionsOfHuge : kMaxPositions);

@@ -125,6 +125,7 @@ void OuterSums<Real>::choose_cut() {
     while (cut_.parts < most && !even(chunk_count(), cut_.parts)) ++cut_.parts;
     return;
   }
+  // Fewer parts, or else more, until some slices of them are shared evenly.
   const int64_t most = std::min({2 * cut_.parts, chunk_count(), kMostPartsBytes / bytes});
   while (cut_.parts > kMinParts && !even_slices(cut_.parts, kAnyThreads)) --cut_.parts;
   while (cut_.parts < most && !even_slices(cut_.parts, kAnyThreads)) ++cut_.parts;
