@@ -131,14 +131,14 @@ int64_t most_positions_written(const Geometry& g) {
   return g.y_channels < kLeastColumnsWritten ? kMaxPositions : kMaxPositionsWrittenInCache;
 }
 
-// Of large weights, where there are no more than 16 registers, which makes tiles so low that other kernels are as fast sooner.
-int64_t most_positions_of_low_tiles(const Problem& p) {
+// Of large weights. Sixteen registers make tiles so low that other kernels are as fast sooner.
+int64_t most_positions_of_large(const Problem& p, Isa isa) {
   const Geometry& g = p.geometry;
-  const bool taps_inside = p.w.channel != 1;
+  const bool taps_inside = p.w.channel != 1, written = p.operation == Operation::backward_weights;
+  if (isa >= Isa::avx512) return written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
   if (g.w_positions() >= kTapsOfPanels) return kMaxPositionsOfLarge;
   if (p.operation == Operation::backward_data) return kMaxPositionsOfLargeDotted;
-  if (p.operation == Operation::backward_weights)
-    return taps_inside ? kMaxPositionsOfLargeWritten : kMaxPositionsOfLargeWrittenByTap;
+  if (written) return taps_inside ? kMaxPositionsOfLargeWritten : kMaxPositionsOfLargeWrittenByTap;
   return taps_inside && g.w_positions() >= kTapsOfPlane && !of_line(g) ? kMaxPositionsOfLargeInside : kMaxPositionsOfLarge;
 }
 
@@ -157,9 +157,7 @@ int64_t most_positions(const Problem& p, const Request& request) {
     most = most_positions_written(g);
   }
   if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
-    most = request.isa < Isa::avx512                ? std::max(most, most_positions_of_low_tiles(p))
-           : written && g.w_positions() < kManyTaps ? kMaxPositionsWritten
-                                                    : kMaxPositionsOfLarge;
+    most = std::max(most, most_positions_of_large(p, request.isa));
   if (inside(g) < kLeastInside) {
     const bool huge = forward && taps_inside && bytes >= kHugeWeights;
     most = std::min(most, written ? kMaxPositionsInVain : huge ? kMaxPositionsOfHuge : kMaxPositions);

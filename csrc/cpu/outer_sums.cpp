@@ -117,7 +117,8 @@ void OuterSums<Real>::choose_cut() {
   // Threads share parts where these are fewer.
   const int64_t shared = parts_of(cut_.parts, panels_of_taps()), bytes = std::max<int64_t>(sums_bytes(), 1);
   const int64_t in_cache = std::max({shared, kMinParts, tiles_->matrices ? 0 : kPartsBytes / bytes});
-  cut_.parts = std::min({cut_.parts, in_cache, positions / kPositionsOfPart, kMostPartsBytes / bytes});
+  const int64_t room = std::min(positions / kPositionsOfPart, kMostPartsBytes / bytes);
+  cut_.parts = std::min({cut_.parts, in_cache, room});
   choose_chunks();
   cut_.parts = std::min(cut_.parts, chunk_count());
   if (tiles_->matrices) {
@@ -126,7 +127,7 @@ void OuterSums<Real>::choose_cut() {
     return;
   }
   // Fewer parts, or else more, until some slices of them are shared evenly.
-  const int64_t most = std::min({2 * cut_.parts, chunk_count(), kMostPartsBytes / bytes});
+  const int64_t most = std::min({2 * cut_.parts, chunk_count(), room});
   while (cut_.parts > kMinParts && !even_slices(cut_.parts, kAnyThreads)) --cut_.parts;
   while (cut_.parts < most && !even_slices(cut_.parts, kAnyThreads)) ++cut_.parts;
   if (cut_.parts < kMinParts) cut_.parts = 0;

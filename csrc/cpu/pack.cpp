@@ -14,9 +14,8 @@ namespace {
 
 constexpr int64_t kStage = 256;  // elements of a row that are converted at a time before they are transposed
 // Channels of a position that are converted at a time on their way to or from planes (64 to 2 channels of float16, 256x256, NXC,
-// with 8 lanes: 0.58 of the time of as many as a vector has), and positions of so many channels, in whole vectors.
+// with 8 lanes: 0.58 of the time of as many as a vector has).
 constexpr int64_t kStagedChannels = 64;
-int64_t staged_positions(int64_t channels) { return kStage / channels * kMaxLanes; }
 constexpr int64_t kShortLine = 32;  // elements, of a line that takes longer to call for than to convert
 constexpr int64_t kUnitsAhead = 4;  // whose columns are asked for while those of a panel are packed
 
@@ -49,6 +48,15 @@ Staged staged_lines(const Box& box, int64_t lanes) {
   const int64_t line = box.extent[2];
   if (box.channel_stride == line && line <= kShortLine) return {true, line, kMaxLanes * kStage / line};
   return {false, kStage, lanes};
+}
+
+// Calls f(position, channel, positions, channels) for what is converted at a time between positions and planes: whole vectors of
+// positions, and no more than kMaxLanes * kStage elements.
+template <class F>
+void for_each_stage(int64_t count, int64_t channels, F f) {
+  const int64_t some = std::min(kStagedChannels, channels), at_once = kStage / some * kMaxLanes;
+  for (int64_t p = 0; p < count; p += at_once)
+    for (int64_t c = 0; c < channels; c += some) f(p, c, std::min(at_once, count - p), std::min(some, channels - c));
 }
 
 template <class F>
@@ -198,16 +206,13 @@ void load_planes(const Tiles<Real>& tiles, Type type, const void* from, int64_t 
     if (computes_in<Real>(type))
       return tiles.transpose_rows(static_cast<const Real*>(from), position_stride, planes, pitch, channels, count);
     alignas(64) Real stage[kMaxLanes * kStage];
-    const int64_t some = std::min(kStagedChannels, channels), at_once = staged_positions(some);
-    for (int64_t p = 0; p < count; p += at_once)
-      for (int64_t c = 0; c < channels; c += some) {
-        const int64_t part = std::min(at_once, count - p), width = std::min(some, channels - c);
-        const bool dense = width == channels && position_stride == channels;
-        if (dense) tiles.widen(type, element(from, type, p * width), stage, part * width);
-        for (int64_t i = 0; !dense && i < part; ++i)
-          tiles.widen(type, element(from, type, (p + i) * position_stride + c), stage + i * width, width);
-        tiles.transpose_rows(stage, width, planes + c * pitch + p, pitch, width, part);
-      }
+    for_each_stage(count, channels, [&](int64_t p, int64_t c, int64_t part, int64_t width) {
+      const bool dense = width == channels && position_stride == channels;
+      if (dense) tiles.widen(type, element(from, type, p * width), stage, part * width);
+      for (int64_t i = 0; !dense && i < part; ++i)
+        tiles.widen(type, element(from, type, (p + i) * position_stride + c), stage + i * width, width);
+      tiles.transpose_rows(stage, width, planes + c * pitch + p, pitch, width, part);
+    });
   } else {
     visit(type, [&](auto scalar) {
       const auto* source = static_cast<const decltype(scalar)*>(from);
@@ -292,16 +297,13 @@ void store_planes(const Tiles<Real>& tiles, Type type, const Real* planes, int64
     if (computes_in<Real>(type))
       return tiles.transpose_rows(planes, pitch, static_cast<Real*>(to), position_stride, count, channels);
     alignas(64) Real stage[kMaxLanes * kStage];
-    const int64_t some = std::min(kStagedChannels, channels), at_once = staged_positions(some);
-    for (int64_t p = 0; p < count; p += at_once)
-      for (int64_t c = 0; c < channels; c += some) {
-        const int64_t part = std::min(at_once, count - p), width = std::min(some, channels - c);
-        tiles.transpose_rows(planes + c * pitch + p, pitch, stage, width, part, width);
-        const bool dense = width == channels && position_stride == channels;
-        if (dense) tiles.narrow(type, stage, element(to, type, p * width), part * width);
-        for (int64_t i = 0; !dense && i < part; ++i)
-          tiles.narrow(type, stage + i * width, element(to, type, (p + i) * position_stride + c), width);
-      }
+    for_each_stage(count, channels, [&](int64_t p, int64_t c, int64_t part, int64_t width) {
+      tiles.transpose_rows(planes + c * pitch + p, pitch, stage, width, part, width);
+      const bool dense = width == channels && position_stride == channels;
+      if (dense) tiles.narrow(type, stage, element(to, type, p * width), part * width);
+      for (int64_t i = 0; !dense && i < part; ++i)
+        tiles.narrow(type, stage + i * width, element(to, type, (p + i) * position_stride + c), width);
+    });
   } else {
     visit(type, [&](auto scalar) {
       using Wide = decltype(widen(scalar));

@@ -44,10 +44,10 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
-  bool saves_enough() const;
   bool pays() const;
 
  private:
+  bool saves_enough() const;
   // A phase of a class, and how many points the segments of taps of those before it have.
   struct Phase {
     size_t of_class;

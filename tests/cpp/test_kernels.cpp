@@ -19,6 +19,13 @@ namespace {
 
 using cpu::Isa;
 
+// Says so where this machine lacks an instruction set.
+bool missing(Isa isa) {
+  if (isa <= cpu::detected_isa()) return false;
+  std::printf("%s: not on this machine\n", cpu::name_of(isa));
+  return true;
+}
+
 // Of the kernels whose names begin so, in every layout and type that they take.
 void expect_exact_integers(const char* kernels, Operation operation, const Case& c) {
   for (int kernel = 0; kernel < cpu::kernel_count(); ++kernel) {
@@ -79,10 +86,7 @@ TEST(Winograd, IsAsAccurateAsMultiplyAdds) {
       const std::vector<double> exact = formula<double>(c.geometry, operation, data, false);
       for (const Isa isa : {Isa::avx2, Isa::avx512}) {
         const std::string suffix = std::string("__") + name_of(isa);
-        if (isa > cpu::detected_isa()) {
-          std::printf("%s: not on this machine\n", suffix.c_str());
-          continue;
-        }
+        if (missing(isa)) continue;
         if (c.name == "k3_s1_small_volume" && !sums) {
           EXPECT_EQ(std::string(cpu::make_plan(p, isa, 1)->kernel).find("winograd"), std::string::npos) << line;
           continue;
@@ -193,17 +197,26 @@ TEST(Gather, PacksManyWeightsOfGroupsInTurn) {
   expect_packed_in_turn("groups n2 g3 c570:216 i3x2 k3x3 s2x2 d1x1 pb1x1 pe1x1 op1x0");
 }
 
-// Sixteen threads share the tiles of this volume evenly only with panels of half the width, which changes no bit.
+// Sixteen threads share the tiles of each of these evenly only with panels of half the width, which changes no bit.
 TEST(Winograd, SharesNarrowPanelsAmongManyThreads) {
-  if (cpu::detected_isa() < Isa::avx512) GTEST_SKIP() << "needs avx512";
+  if (cpu::detected_isa() < Isa::avx2) GTEST_SKIP() << "needs avx2";
+  struct Shared {
+    Isa isa;
+    const char* line;
+  };
+  const Shared cases[] = {{Isa::avx2, "plane n1 g1 c128:64 i16x16 k4x4 s2x2 d1x1 pb1x1 pe1x1 op0x0"},
+                          {Isa::avx512, "volume n1 g1 c64:64 i16x16x16 k3x3x3 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op1x1x1"}};
   Harness harness;
-  const Case c = parse_case("volume n1 g1 c64:64 i16x16x16 k3x3x3 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op1x1x1");
-  const Problem p = make_problem(c, Operation::conv_transpose, Type::f32, kLayouts[0], true);
-  const Data data = reals(c.geometry, Type::f32, 1);
-  const auto plan_for = [&](int threads) { return cpu::make_plan(p, Isa::avx512, threads, "winograd__avx512"); };
-  const auto few = plan_for(1), many = plan_for(16);
-  EXPECT_NE(few->packing(), many->packing()) << "both with " << many->packing();
-  EXPECT_EQ(harness.run(*few, p, data, shuffled(1)), harness.run(*many, p, data, shuffled(16)));
+  for (const auto& [isa, line] : cases) {
+    if (missing(isa)) continue;
+    const std::string kernel = std::string("winograd__") + cpu::name_of(isa);
+    const Case c = parse_case(line);
+    const Problem p = make_problem(c, Operation::conv_transpose, Type::f32, kLayouts[0], true);
+    const Data data = reals(c.geometry, Type::f32, 1);
+    const auto few = cpu::make_plan(p, isa, 1, kernel.c_str()), many = cpu::make_plan(p, isa, 16, kernel.c_str());
+    EXPECT_NE(few->packing(), many->packing()) << kernel << ": both with " << many->packing();
+    EXPECT_EQ(harness.run(*few, p, data, shuffled(1)), harness.run(*many, p, data, shuffled(16))) << kernel;
+  }
 }
 
 // Many positions are multiplied by the rows of weights some at a time.
@@ -272,10 +285,7 @@ TEST(ChannelSums, AreExactInEveryOrder) {
   const Shape shapes[] = {{1, 1, 1, 0},   {3, 1, 7, 0},     {2, 3, 5, 0},   {1, 21, 1000, 0}, {2, 16, 64, 0},  {1, 300, 3, 0},
                           {2, 40, 33, 8}, {1, 2, 70000, 0}, {1, 5, 513, 3}, {1, 1, 40000, 0}, {70, 2, 600, 0}, {1, 70000, 2, 0}};
   for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (isa > cpu::detected_isa()) {
-      std::printf("%s: not on this machine\n", cpu::name_of(isa));
-      continue;
-    }
+    if (missing(isa)) continue;
     for (const Type type : {Type::f32, Type::f64, Type::bf16, Type::f16})
       for (const Shape& s : shapes)
         for (const bool planes : {false, true}) {

@@ -65,9 +65,8 @@ TEST_P(Threads, ShareRealLayersEvenly) {
     for (Operation operation : kOperations)
       for (int layout = 0; layout < 2; ++layout) {
         const Problem problem = make_problem(c, operation, Type::f32, kLayouts[layout]);
-        const Geometry& g = problem.geometry;
-        const double flops = 2.0 * double(g.x_size()) * double(g.y_channels * g.w_positions());
-        if (flops < (threads == 64 ? 64e6 : 16e6) * threads) continue;  // some fifty microseconds a thread, or two hundred
+        // Some fifty microseconds a thread, or two hundred.
+        if (problem.geometry.flops() < (threads == 64 ? 64e6 : 16e6) * threads) continue;
         const Imbalance lost = imbalance(problem, threads);
         EXPECT_LT(lost.main_stage, 0.15) << threads << " threads: " << cpu::describe(problem) << " " << c.name;
         EXPECT_LT(lost.all, 0.3) << threads << " threads: " << cpu::describe(problem) << " " << c.name;

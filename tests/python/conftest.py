@@ -39,6 +39,7 @@ REQUIREMENTS = {
     "compiler": (lambda: shutil.which(os.environ.get("CXX", "c++")), "no C++ compiler for torch.compile's default backend"),
     "test_script": (lambda: find_program("test_script"), "build the C++ tests with CMake first; TORCH_EXT_BUILD names the folder"),
     "run_decoder": (lambda: find_program("run_decoder"), "build the examples with CMake first; TORCH_EXT_BUILD names the folder"),
+    "clang++": (lambda: shutil.which("clang++"), "clang++ is not installed"),
     "proc": (lambda: os.path.exists("/proc/self/maps"), "no /proc: not Linux"),
 }
 

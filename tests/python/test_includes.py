@@ -2,7 +2,6 @@
 """The layers of csrc: each folder includes the layers below it, and nothing of what it must not know; any compiler takes them."""
 
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -52,7 +51,7 @@ def test_sources_state_their_license(folder):
             assert path.read_text().startswith("// SPDX-License-Identifier: Apache-2.0"), path
 
 
-@pytest.mark.skipif(not shutil.which("clang++"), reason="clang++ is not installed")
+@pytest.mark.requires("clang++")
 @pytest.mark.parametrize("path", sorted((ROOT / "csrc" / "cpu").glob("tiles_*.cpp")), ids=lambda path: path.stem)
 def test_clang_compiles_the_tiles(path, tmp_path):
     """Where a compiler differs: how the instructions of a region are enabled."""

@@ -53,7 +53,7 @@ def test_large_results_take_part_in_autograd_and_are_written_in_place():
     assert (x.grad == 2 * 64 * 4).all()
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc to know how much memory is resident")
+@pytest.mark.requires("proc")
 @pytest.mark.parametrize("limit, kept", [("0", 0), ("64", 64), ("", 256)])
 def test_no_more_than_the_limit_is_kept(limit, kept):
     program = """
