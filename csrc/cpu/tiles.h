@@ -232,16 +232,18 @@ struct LineSums {
 // (g0, (g0+g1)/2, (g0-g1)/2, g1) and (g0, (g0+g1+g2)/2, (g0-g1+g2)/2, g2), of products (m0+m1+m2, m1-m2, m1+m2-m3) and
 // (m0+m1+m2, m1-m2-m3); those of inputs (d0-d2, d1+d2, d2-d1, d1-d3) are the same for both. Rows of points are `pitch` apart. A
 // vector of `check` stays zero while all that is written to `to` is finite. `add`: to what is there.
-inline constexpr int kWinogradTaps = 3;
 template <class Real>
 struct WinogradTransforms {
-  void (*weights[kAxes + 1])(const Real* const* from, Real* to, int64_t pitch, int64_t count);  // [axes]
-  void (*output[kAxes + 1])(const Real* from, int64_t pitch, Real* const* to, int64_t count, bool add);
+  void (*weights)(const Real* const* from, Real* to, int64_t pitch, int64_t count);
+  void (*output)(const Real* from, int64_t pitch, Real* const* to, int64_t count, bool add);
   // The transposed transforms: of the gradient of results (y0, y0+y1+y2, y0-y1+y2, -y2) and (y0, y0+y1, y0-y1, -y1), and of that
   // of the transformed weights (m0 + (m1+m2)/2, (m1-m2)/2 + m3) and (m0 + (m1+m2)/2, (m1-m2)/2, (m1+m2)/2 + m3).
-  void (*output_gradient[kAxes + 1])(const Real* const* from, Real* to, int64_t pitch, int64_t count, Real* check);
-  void (*weights_gradient[kAxes + 1])(const Real* from, int64_t pitch, Real* const* to, int64_t count, bool add);
+  void (*output_gradient)(const Real* const* from, Real* to, int64_t pitch, int64_t count, Real* check);
+  void (*weights_gradient)(const Real* from, int64_t pitch, Real* const* to, int64_t count, bool add);
 };
+// The taps along each axis that is transformed: 1 for none, then one axis at a time, the innermost last.
+inline constexpr int winograd_shape(int of_outer_axes, int taps) { return 2 * of_outer_axes + (taps == 3 ? 1 : 0); }
+inline constexpr int kWinogradShapes = 2 << kAxes;
 
 // Vectors that sums of memory are added to in turn.
 inline constexpr int kSumVectors = 8;
@@ -281,7 +283,7 @@ struct Tiles {
   void (*transpose)(const Real* from, int64_t pitch, int rows, int64_t columns, Real* to, const int64_t* offsets);
   // Tables of float alone: the transforms of Winograd's algorithm.
   void (*winograd_input[kAxes + 1])(const Real* const* from, Real* to, int64_t pitch, int64_t count, Real* check);  // [axes]
-  WinogradTransforms<Real> winograd[kWinogradTaps + 1];                                                             // [taps]
+  WinogradTransforms<Real> winograd[kWinogradShapes];                                                               // [shape]
   // to[i*to_pitch + j] = from[j*from_pitch + i] for i < rows, j < columns; the second for any type of 16 bits.
   void (*transpose_rows)(const Real* from, int64_t from_pitch, Real* to, int64_t to_pitch, int64_t rows, int64_t columns);
   void (*transpose_halves)(const uint16_t* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch, int64_t rows,

@@ -416,7 +416,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.depthwise_sums = depthwise_sums<V>;
   fill_lines<V>(table, std::make_integer_sequence<int, kLineSteps>());
   fill_line_sums<V>(table, std::make_integer_sequence<int, kLineTerms>());
-  if constexpr (sizeof(typename V::Real) == 4) fill_winograd<V>(table, std::make_integer_sequence<int, kAxes + 1>());
+  if constexpr (sizeof(typename V::Real) == 4) fill_winograd<V>(table);
   table.every = every<V>;
   fill_rows<V>(table, std::make_integer_sequence<int, kRowsPositions>());
   table.add_rows = add_rows<V>;

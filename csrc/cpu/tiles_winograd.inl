@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The transforms of Winograd's F(3, 2) and F(2, 3) for vectors `V`, all axes of a tile at once in registers. Included as tiles.inl is.
 
-// Along one axis, for vectors `step` apart; of segments of so many taps.
+// Along one axis, for vectors `step` apart; of segments of so many taps. Inputs are the same for both.
 template <class V, int Taps>
 struct WinogradWeights;
 template <class V>
@@ -23,7 +23,7 @@ struct WinogradWeights<V, 3> {
   }
 };
 
-template <class V>
+template <class V, int>
 struct WinogradInput {
   static constexpr int kFrom = 4, kTo = 4;
   static inline __attribute__((always_inline)) void transform(const typename V::Reg* d, typename V::Reg* to, int step) {
@@ -70,35 +70,44 @@ struct WinogradWeightsGradient {
   }
 };
 
-template <int N>
-constexpr int winograd_power(int axes) {
-  return axes == 0 ? 1 : N * winograd_power<N>(axes - 1);
-}
+// A transform T along the axes of a shape: the vectors that it reads and writes.
+template <class V, template <class, int> class T, int Shape>
+struct WinogradAxes {
+  using Innermost = T<V, 2 + Shape % 2>;
+  using Outer = WinogradAxes<V, T, Shape / 2>;
+  static constexpr int kFrom = Outer::kFrom * Innermost::kFrom, kTo = Outer::kTo * Innermost::kTo;
+};
+template <class V, template <class, int> class T>
+struct WinogradAxes<V, T, 1> {
+  static constexpr int kFrom = 1, kTo = 1;
+};
 
-// Transforms kFrom^Axes * Inner vectors along `Axes` axes, the innermost first, and passes the vectors that result to `store`.
-template <class V, class T, int Axes, int Inner, class Store>
+// Transforms vectors along the axes of a shape, the innermost first, and passes the vectors that result to `store`; `Inner` of
+// axes that have been transformed lie side by side.
+template <class V, template <class, int> class T, int Shape, int Inner = 1, class Store>
 inline __attribute__((always_inline)) void winograd_axes(const typename V::Reg* from, Store store) {
-  if constexpr (Axes == 0) {
+  if constexpr (Shape == 1) {
     store(from);
   } else {
-    constexpr int outer = winograd_power<T::kFrom>(Axes - 1);
-    typename V::Reg to[outer * T::kTo * Inner];
+    using Of = typename WinogradAxes<V, T, Shape>::Innermost;
+    constexpr int outer = WinogradAxes<V, T, Shape>::Outer::kFrom;
+    typename V::Reg to[outer * Of::kTo * Inner];
     TORCH_EXT_UNROLL for (int o = 0; o < outer; ++o)
       TORCH_EXT_UNROLL for (int i = 0; i < Inner; ++i)
-        T::transform(from + o * T::kFrom * Inner + i, to + o * T::kTo * Inner + i, Inner);
-    winograd_axes<V, T, Axes - 1, Inner * T::kTo>(to, store);
+        Of::transform(from + o * Of::kFrom * Inner + i, to + o * Of::kTo * Inner + i, Inner);
+    winograd_axes<V, T, Shape / 2, Inner * Of::kTo>(to, store);
   }
 }
 
 // From rows anywhere to rows `pitch` apart; see(k, m) is called for all that is stored.
-template <class V, class T, int Axes, class See>
+template <class V, template <class, int> class T, int Shape, class See>
 inline __attribute__((always_inline)) void winograd_store(const typename V::Real* const* from, typename V::Real* to,
                                                           int64_t pitch, int64_t count, See see) {
-  constexpr int rows = winograd_power<T::kFrom>(Axes), points = winograd_power<T::kTo>(Axes);
+  constexpr int rows = WinogradAxes<V, T, Shape>::kFrom, points = WinogradAxes<V, T, Shape>::kTo;
   for (int64_t i = 0; i < count; i += V::lanes) {
     typename V::Reg values[rows];
     TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) values[k] = V::load_first(from[k] + i, count - i);
-    winograd_axes<V, T, Axes, 1>(values, [&](const typename V::Reg* m) __attribute__((always_inline)) {
+    winograd_axes<V, T, Shape>(values, [&](const typename V::Reg* m) __attribute__((always_inline)) {
       TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) {
         V::store_first(to + k * pitch + i, count - i, m[k]);
         see(k, m[k]);
@@ -107,31 +116,31 @@ inline __attribute__((always_inline)) void winograd_store(const typename V::Real
   }
 }
 
-template <class V, class T, int Axes>
+template <class V, template <class, int> class T, int Shape>
 void winograd_spread(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count) {
-  winograd_store<V, T, Axes>(from, to, pitch, count, [](int, typename V::Reg) __attribute__((always_inline)) {});
+  winograd_store<V, T, Shape>(from, to, pitch, count, [](int, typename V::Reg) __attribute__((always_inline)) {});
 }
 
 // The same, and whether all that is stored is finite.
-template <class V, class T, int Axes>
+template <class V, template <class, int> class T, int Shape>
 void winograd_spread_checked(const typename V::Real* const* from, typename V::Real* to, int64_t pitch, int64_t count,
                              typename V::Real* check) {
   constexpr int sums = 4;
   typename V::Reg sum[sums] = {V::load(check), V::zero(), V::zero(), V::zero()};
-  winograd_store<V, T, Axes>(from, to, pitch, count, [&](int k, typename V::Reg m) __attribute__((always_inline)) {
+  winograd_store<V, T, Shape>(from, to, pitch, count, [&](int k, typename V::Reg m) __attribute__((always_inline)) {
     sum[k % sums] = V::fma(m, V::zero(), sum[k % sums]);  // zero, unless m is an infinity or a NaN
   });
   V::store(check, V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
 }
 
 // From rows `pitch` apart to rows anywhere, or added to them.
-template <class V, class T, int Axes>
+template <class V, template <class, int> class T, int Shape>
 void winograd_gather(const typename V::Real* from, int64_t pitch, typename V::Real* const* to, int64_t count, bool add) {
-  constexpr int points = winograd_power<T::kFrom>(Axes), rows = winograd_power<T::kTo>(Axes);
+  constexpr int points = WinogradAxes<V, T, Shape>::kFrom, rows = WinogradAxes<V, T, Shape>::kTo;
   for (int64_t i = 0; i < count; i += V::lanes) {
     typename V::Reg m[points];
     TORCH_EXT_UNROLL for (int k = 0; k < points; ++k) m[k] = V::load_first(from + k * pitch + i, count - i);
-    winograd_axes<V, T, Axes, 1>(m, [&](const typename V::Reg* values) __attribute__((always_inline)) {
+    winograd_axes<V, T, Shape>(m, [&](const typename V::Reg* values) __attribute__((always_inline)) {
       TORCH_EXT_UNROLL for (int k = 0; k < rows; ++k) {
         auto value = values[k];
         if (add) value = V::add(V::load_first(to[k] + i, count - i), value);
@@ -141,21 +150,21 @@ void winograd_gather(const typename V::Real* from, int64_t pitch, typename V::Re
   }
 }
 
-template <class V, int Taps, int... Axes>
-constexpr void fill_winograd_of(WinogradTransforms<typename V::Real>& table, std::integer_sequence<int, Axes...>) {
-  ((table.weights[Axes] = winograd_spread<V, WinogradWeights<V, Taps>, Axes>), ...);
-  ((table.output[Axes] = winograd_gather<V, WinogradOutput<V, Taps>, Axes>), ...);
-  ((table.output_gradient[Axes] = winograd_spread_checked<V, WinogradOutputGradient<V, Taps>, Axes>), ...);
-  ((table.weights_gradient[Axes] = winograd_gather<V, WinogradWeightsGradient<V, Taps>, Axes>), ...);
+template <class V, int... Axes>
+constexpr void fill_winograd_inputs(Tiles<typename V::Real>& table, std::integer_sequence<int, Axes...>) {
+  ((table.winograd_input[Axes] = winograd_spread_checked<V, WinogradInput, 1 << Axes>), ...);
 }
 
-template <class V, int... Axes>
-constexpr void fill_winograd(Tiles<typename V::Real>& table, std::integer_sequence<int, Axes...> axes) {
-  ((table.winograd_input[Axes] = winograd_spread_checked<V, WinogradInput<V>, Axes>), ...);
-  fill_winograd_of<V, 2>(table.winograd[2], axes);
-  fill_winograd_of<V, 3>(table.winograd[3], axes);
-  // Of segments of one tap no axis is transformed.
-  table.winograd[1].weights[0] = table.winograd[2].weights[0], table.winograd[1].output[0] = table.winograd[2].output[0];
-  table.winograd[1].output_gradient[0] = table.winograd[2].output_gradient[0];
-  table.winograd[1].weights_gradient[0] = table.winograd[2].weights_gradient[0];
+template <class V, int... Shapes>
+constexpr void fill_winograd_shapes(Tiles<typename V::Real>& table, std::integer_sequence<int, Shapes...>) {
+  ((table.winograd[Shapes + 1] = {winograd_spread<V, WinogradWeights, Shapes + 1>, winograd_gather<V, WinogradOutput, Shapes + 1>,
+                                  winograd_spread_checked<V, WinogradOutputGradient, Shapes + 1>,
+                                  winograd_gather<V, WinogradWeightsGradient, Shapes + 1>}),
+   ...);
+}
+
+template <class V>
+constexpr void fill_winograd(Tiles<typename V::Real>& table) {
+  fill_winograd_inputs<V>(table, std::make_integer_sequence<int, kAxes + 1>());
+  fill_winograd_shapes<V>(table, std::make_integer_sequence<int, kWinogradShapes - 1>());
 }

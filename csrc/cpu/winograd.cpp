@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv_transpose and backward_data with phases of two taps along an axis (all of them for k4 s2, k8 s4, k16 s8, some for k3 s2,
-// k5 s3), of which Winograd's F(3, 2) computes three results with four products instead of six, or of three taps (k3 s1, k6 s2),
-// of which F(2, 3) does two: 1.5 times fewer for each such axis. Phases of more taps (k4 s1, k8 s2, k9 s1, the inverse STFT's
-// 1024 s256) are cut into segments of two or of three, whose products are summed before they become results.
+// k5 s3), of which Winograd's F(3, 2) computes three results with four products instead of six, or of three taps (k3 s1, k6 s2,
+// some for k5 s2, k8 s3), of which F(2, 3) does two: 1.5 times fewer for each such axis. Phases of more taps (k4 s1, k8 s2, k9
+// s1, the inverse STFT's 1024 s256) are cut into segments of two or of three, whose products are summed before they become
+// results.
 //
 // With o + offset = s*q + r, result o of phase r of conv_transpose is x[q-1]*w[r+s] + x[q]*w[r]: all phases share the same two
 // inputs. Result i of backward_data is the sum over the phases of z[i]*w[r] + z[i+1]*w[r+s], where z[q] = y[s*q + r - offset]:
@@ -13,8 +14,8 @@
 // and likewise for two results of three taps, with (g0 + g1 + g2)/2, (g0 - g1 + g2)/2 and g2 for the last factors and
 //   y0 = m0 + m1 + m2      y1 = m1 - m2 - m3
 // (Winograd 1980, on the points 0, 1, -1 and infinity). Nested over the axes, the products are matrix products over channels. The
-// phases that have segments of several taps along the same axes are a class, with a transform of its own; the last class may have
-// none, and then its products are of the input as it is.
+// phases that have most taps along the same axes, and one less along the others, are a class, with a transform of its own; the
+// last class may have one tap along all of them, and then its products are of the input as it is.
 //
 // Where weights are few times the results, all of them are transformed before blocks are computed, each of which reads them.
 // Where they are many (first layers of vocoders, the inverse STFT), one block has all tiles and takes some channels of the input
@@ -55,6 +56,14 @@ constexpr WinogradLeast kLeastOfClasses[] = {
 // Volumes of them with 16 lanes, by measurement: k3 s2, 128 to 64 channels of 16^3 0.83 of the time, 12^3 1.05 forward, of which
 // a fifth is saved in vain, and 0.7 backward; with 8 lanes 1.15 and 0.86 of the time.
 constexpr WinogradLeast kLeastOfVolumeClasses = {32, 2048, 1400, 1.35, 1400};
+// Where all phases are transformed along the same axes, some of them by threes and others by twos (k5 s2, k7 s2, k8 s3), products
+// are saved in all of them. 0.6 to 0.7 of the time with 48 or more channels, from 14x14 on, 0.75 to 0.85 with 32, 0.9 with 24;
+// lines 0.7 to 0.9; with 8 lanes 0.7 to 0.8 from 20x20 on, and not forward where boxes of results are written for narrow panels,
+// each of which transforms the input, of more channels than kMostBoxed (128 to 64, 16x16: 1.1 of the time, 256 to 256: 1.2).
+constexpr WinogradLeast kLeastOfMixed[] = {{48, 2304, 50, 1.2, 32}, {16, 512, 96, 1.6, 96}, {32, 1024, 500, 2.2, 500}};
+constexpr WinogradLeast kLeastOfMixedOf8Lanes[] = {
+    {64, 8192, 100, 1.2, 100}, {32, 1024, 190, 1.7, 190}, {32, 1024, 1700, 2.5, 1700}};
+constexpr int64_t kMostBoxed = 64;
 // Where weights are many times the results, writing them transformed to memory costs more than transforming takes. (Along three
 // axes that was never so.)
 constexpr WinogradLeast kLeastInTurnOfTwos[] = {{64, 16384, 96, 1.25}, {64, 32768, 300, 1.25}, {64, 32768, INT64_MAX, 1.25}};
@@ -62,12 +71,13 @@ constexpr WinogradLeast kLeastInTurnOfThrees[] = {{128, 16384, 128, 1.3}, {64, 1
 constexpr int64_t kPacked = 16;  // channels that a thread transforms at a time, which stay in its cache
 
 const WinogradLeast& least(const std::vector<WinogradTiles>& classes, int64_t lanes) {
+  if (are_mixed(classes)) return (lanes < kMaxLanes ? kLeastOfMixedOf8Lanes : kLeastOfMixed)[classes[0].axes - 1];
   if (classes.size() > 1 && classes[0].axes == kAxes && lanes == kMaxLanes) return kLeastOfVolumeClasses;
-  const WinogradLeast* of = classes.size() > 1 ? kLeastOfClasses : classes[0].taps == 2 ? kLeastOfTwos : kLeastOfThrees;
+  const WinogradLeast* of = classes.size() > 1 ? kLeastOfClasses : classes[0].of_twos() ? kLeastOfTwos : kLeastOfThrees;
   return of[classes[0].axes - 1];
 }
 const WinogradLeast& least_in_turn(const WinogradTiles& c) {
-  return (c.taps == 2 ? kLeastInTurnOfTwos : kLeastInTurnOfThrees)[c.axes - 1];
+  return (c.of_twos() ? kLeastInTurnOfTwos : kLeastInTurnOfThrees)[c.axes - 1];
 }
 
 }  // namespace
@@ -81,7 +91,8 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
       depth_(forward_ ? p_.geometry.x_channels : p_.geometry.y_channels),
       columns_(forward_ ? p_.geometry.y_channels : p_.geometry.x_channels),
       classes_(std::move(classes)),
-      rows_(*tiles_, p_.type, in_, grid().axis[2].in_extent, depth_, grid().whole_input(), 1, 1, 0),
+      grid_(WinogradTiles::grid_of(classes_, p_.geometry)),
+      rows_(*tiles_, p_.type, in_, grid_.axis[2].in_extent, depth_, grid_.whole_input(), 1, 1, 0),
       weights_(p_, classes_, *tiles_, kPacked, tiles_->max_vectors),
       width_(weights_.width()),
       panels_(weights_.count()) {
@@ -90,7 +101,7 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   in_turn_ = in_turn && choose_panels(threads);
   if (in_turn_) {
-    make_panels(sum_of(grid()).channels, tiles_->max_vectors);
+    make_panels(sum_of(most()).channels, tiles_->max_vectors);
   } else if (!choose_blocks(threads)) {
     // Panels of half the width make twice as many items, each of which transforms its input: worth it where they are even.
     make_panels(kPacked, std::max(tiles_->max_vectors / 2, 1));
@@ -101,14 +112,14 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   }
 
   int64_t read[kAxes], written[kAxes], input = 0, products = 0, pointers = 0;
-  grid().most_read(block_, read), grid().most_written(block_, written);
+  grid_.most_read(block_, read), grid_.most_written(block_, written);
   for (const WinogradTiles& c : classes_) {
-    const int64_t tiles = c.cover(block_, grid()).tiles();
+    const int64_t tiles = c.cover(block_, grid_).tiles();
     input = std::max(input, summed(c) * c.points * tiles);
     products = std::max(products, (in_turn_ ? panels_per_item_ * results(c) : 1) * c.points * tiles);
     pointers = std::max(pointers, (summed(c) + 1) * tiles);
   }
-  const Sum sum = sum_of(grid());
+  const Sum sum = sum_of(most());
   const int64_t channels = in_turn_ ? sum.channels : depth_, real = sizeof(float);
   rows_.set_room(channels);
   pitch_ = row_pitch(channels, real);
@@ -117,7 +128,7 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   zeros_part_ = layout_.shared(pitch_ * real);
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
   stage_part_ = layout_.per_thread(weights_.stage_bytes());
-  chunk_part_ = layout_.per_thread(in_turn_ ? grid().points * sum.segments * sum.channels * width_ * real : 0);
+  chunk_part_ = layout_.per_thread(in_turn_ ? most().points * sum.segments * sum.channels * width_ * real : 0);
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : rows_.box_bytes(block_.sample.size(), read));
   input_part_ = layout_.per_thread(input * pitch_ * real);
   products_part_ = layout_.per_thread(products * width_ * real);
@@ -130,12 +141,13 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
 
 int64_t Winograd::room() const {
   int64_t rows = 0;
-  for (const WinogradTiles& c : classes_) rows = std::max(rows, summed(c) * c.points * (grid().results / c.results));
-  return std::clamp<int64_t>(kInputBytes / (rows * row_pitch(depth_, sizeof(float)) * int64_t(sizeof(float))), 1, kMaxTiles);
+  for (const WinogradTiles& c : classes_) rows = std::max(rows, summed(c) * c.points * grid_.results / c.results);
+  const int64_t bytes = rows * row_pitch(depth_, sizeof(float)) * int64_t(sizeof(float));  // of a tile of the grid
+  return std::clamp<int64_t>(kInputBytes * grid_.results / most().results / bytes, 1, kMaxTiles);
 }
 
 bool Winograd::fits_at_once(int64_t panels) const {
-  const WinogradTiles& c = grid();
+  const WinogradTiles& c = most();
   const int64_t of_point = summed(c) * row_pitch(sum_of(c).channels, sizeof(float)) + panels * results(c) * width_;
   return classes_.size() == 1 && c.count(p_.geometry.batch) * c.points * of_point * int64_t(sizeof(float)) <= kBlockBytes;
 }
@@ -143,7 +155,7 @@ bool Winograd::fits_at_once(int64_t panels) const {
 // Items of one block and as many panels as there is room for. Returns whether there are any that threads share evenly.
 bool Winograd::choose_panels(int threads) {
   const Geometry& g = p_.geometry;
-  block_ = grid().cut(g.batch, grid().count(g.batch));
+  block_ = grid_.cut(g.batch, grid_.count(g.batch));
   for (int64_t panels = panels_; panels > 0; --panels) {
     panels_per_item_ = even_part(panels_, panels);
     if (fits_at_once(panels_per_item_) && shared_evenly(items(), g.flops(), threads)) return true;
@@ -165,7 +177,7 @@ bool Winograd::choose_blocks(int threads) {
     panels_per_item_ = panels;
     const int64_t least = std::min(room(), panels > 1 ? kFewTiles : kMinTiles);
     for (int64_t tiles = room(); tiles >= least; tiles = tiles * 15 / 16) {
-      block_ = grid().cut(g.batch, tiles);
+      block_ = grid_.cut(g.batch, std::max<int64_t>(tiles * most().results / grid_.results, 1));
       if (shared_evenly(items(), kFiner * g.flops(), threads)) return true;
     }
   }
@@ -173,12 +185,12 @@ bool Winograd::choose_blocks(int threads) {
 }
 
 int64_t Winograd::items() const {
-  return grid().block_count(p_.geometry.batch, block_) * p_.geometry.groups * parts_of(panels_, panels_per_item_);
+  return grid_.block_count(p_.geometry.batch, block_) * p_.geometry.groups * parts_of(panels_, panels_per_item_);
 }
 
 // Panels outermost: what threads compute at the same time shares its weights in the outer caches.
 Winograd::Block Winograd::block(int64_t index) const {
-  Block b{grid().take_block(index, p_.geometry.batch, block_), index % p_.geometry.groups, 0, 0};
+  Block b{grid_.take_block(index, p_.geometry.batch, block_), index % p_.geometry.groups, 0, 0};
   b.first_panel = index / p_.geometry.groups * panels_per_item_;
   b.last_panel = std::min(b.first_panel + panels_per_item_, panels_);
   return b;
@@ -188,18 +200,20 @@ Winograd::Block Winograd::block(int64_t index) const {
 // them once and reads them once a block.
 bool Winograd::pays() const {
   const WinogradLeast& least = cpu::least(classes_, lanes());
-  if (!least.reached(depth_, columns_) || grid().saved(p_.geometry) < least.saved) return false;
-  const int64_t results = grid().count(p_.geometry.batch) * grid().results;
-  const bool few = room() < kFewTiles, never = few && grid().axes == 2 && lanes() < kMaxLanes;
+  if (!least.reached(depth_, columns_) || WinogradTiles::saved(p_.geometry, p_.operation) < least.saved) return false;
+  const int64_t results = most().count(p_.geometry.batch) * most().results;
+  const bool few = room() < kFewTiles,
+             boxed = are_mixed(classes_) && forward_ && !in_place_output_ && std::max(depth_, columns_) > kMostBoxed,
+             never = lanes() < kMaxLanes && ((few && most().axes == 2) || boxed);
   // Weights packed ahead are taken in any case where a call that packs none would transform them in turn: bits are the same.
   if (p_.prepacked) return (!never && results >= least.results_packed) || pays_in_turn();
   return !never && results >= (few ? 4 : 1) * least.results;
 }
 
 bool Winograd::pays_in_turn() const {
-  const WinogradLeast& least = least_in_turn(grid());
-  return fits_at_once(1) && least.reached(depth_, columns_) && grid().saved(p_.geometry) >= least.saved &&
-         grid().count(p_.geometry.batch) * grid().results >= least.results;
+  const WinogradLeast& least = least_in_turn(most());
+  return fits_at_once(1) && least.reached(depth_, columns_) && WinogradTiles::saved(p_.geometry, p_.operation) >= least.saved &&
+         most().count(p_.geometry.batch) * most().results >= least.results;
 }
 
 std::string Winograd::describe() const {
@@ -246,7 +260,7 @@ std::string Winograd::packing() const {
                      std::to_string(width_) + " floats:";
   const auto add = [&](int64_t v) { text += ' ' + std::to_string(v); };
   add(g.groups), add(depth_), add(columns_);
-  for (int a = 0; a < kAxes; ++a) add(g.axis[a].w), add(grid().axis[a].stride);
+  for (int a = 0; a < kAxes; ++a) add(g.axis[a].w), add(most().axis[a].stride);
   return text;
 }
 

@@ -58,7 +58,7 @@ class Winograd final : public Plan {
     Range segments;
   };
 
-  int64_t room() const;  // tiles of a block at most
+  int64_t room() const;  // tiles of a block at most, of the phases with most taps
   void make_panels(int64_t channels, int64_t most_vectors);
   bool choose_blocks(int threads);
   bool choose_panels(int threads);
@@ -96,7 +96,8 @@ class Winograd final : public Plan {
   }
 
   int64_t lanes() const { return tiles_->lanes; }
-  const WinogradTiles& grid() const { return classes_[0]; }
+  // Of the phases with most taps.
+  const WinogradTiles& most() const { return classes_[0]; }
   // Segments that make the same results, and how many times there are such.
   int64_t summed(const WinogradTiles& c) const { return c.summed(p_.operation); }
   int64_t results(const WinogradTiles& c) const { return int64_t(c.first_taps.size()) / summed(c); }
@@ -107,6 +108,7 @@ class Winograd final : public Plan {
   Strides in_, out_;
   int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
   std::vector<WinogradTiles> classes_;
+  WinogradGrid grid_;
   Rows<float> rows_;  // of the input
   WinogradPanels weights_;
   int64_t width_, panels_;  // columns of a panel, panels of a group

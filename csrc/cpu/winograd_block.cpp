@@ -19,7 +19,7 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, const float* we
   float* products = layout_.at<float>(scratch, products_part_);
   for (size_t k = 0; k < classes_.size(); ++k) {
     const WinogradTiles& c = classes_[k];
-    Pass pass{c, c.cover(b, grid()), in, channels, 0, 0, nullptr, {}, 0, products, !forward_ && k > 0};
+    Pass pass{c, c.cover(b, grid_), in, channels, 0, 0, nullptr, {}, 0, products, !forward_ && k > 0};
     if (!transform_input(buffers, pass, scratch)) {
       finite = false;
       return;
@@ -44,7 +44,7 @@ void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* sc
   const float* bias = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), bias_part_) + b.group * panels_ * width_;
   float* stage = layout_.at<float>(scratch, stage_part_);
   float* weights = layout_.at<float>(scratch, chunk_part_);
-  const WinogradTiles& c = grid();
+  const WinogradTiles& c = classes_[0];
   const Sum sum = sum_of(c);
   Pass pass{c, b, {}, {0, 0}, 0, 0, nullptr, {}, 0, nullptr, false};
   const int64_t of_index = c.points * b.tiles() * width_;
@@ -95,7 +95,7 @@ RowView<float> Winograd::load_input(const Buffers& buffers, const Block& b, Rang
     return view;
   }
   return rows_.load(tensor, b.group * depth_ + channels.begin, channels.size(), b.sample.begin, b.sample.end,
-                    grid().positions_read(b), layout_.at<float>(scratch, box_part_), ignored);
+                    grid_.positions_read(b), layout_.at<float>(scratch, box_part_), ignored);
 }
 
 // input[segment][point][tile][c] of the tiles of a class; returns whether it is finite.
@@ -228,7 +228,7 @@ void Winograd::set_results(const Buffers& buffers, const Block& b, int64_t panel
   pass.to = out_;
   pass.origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
   if (in_place_output_) return;
-  const Region box = grid().positions_written(b);
+  const Region box = grid_.positions_written(b);
   Strides& to = pass.to;
   to.axis[2] = width_;
   to.axis[1] = (box.end[2] - box.begin[2]) * to.axis[2], to.axis[0] = (box.end[1] - box.begin[1]) * to.axis[1];
@@ -239,9 +239,9 @@ void Winograd::set_results(const Buffers& buffers, const Block& b, int64_t panel
 
 // The bias alone, where the spacing of the taps leaves positions out.
 void Winograd::fill_unreached(const Block& b, const Pass& pass, const float* bias) const {
-  const WinogradAxis* axis = grid().axis;
+  const WinogradAxis* axis = grid_.axis;
   if (!forward_ || std::all_of(axis, axis + kAxes, [](const WinogradAxis& a) { return a.spacing == 1; })) return;
-  const Region at = grid().positions_written(b);
+  const Region at = grid_.positions_written(b);
   for (int64_t n = b.sample.begin; n < b.sample.end; ++n)
     for (int64_t i = at.begin[0]; i < at.end[0]; ++i)
       for (int64_t j = at.begin[1]; j < at.end[1]; ++j) {
@@ -259,7 +259,7 @@ void Winograd::store_results(const Pass& pass, std::byte* scratch) const {
   const float* products = pass.products;
   float* nowhere = layout_.at<float>(scratch, nowhere_part_);
   pass.of.each_results(pass.tiles, pass.phase(), pass.origin, pass.to.outer, pass.to.axis, nowhere, [&](float* const* rows) {
-    tiles_->winograd[pass.of.taps].output[pass.of.axes](products, pitch, rows, pass.columns, pass.add);
+    tiles_->winograd[pass.of.shape].output(products, pitch, rows, pass.columns, pass.add);
     products += width;
   });
 }
@@ -267,7 +267,7 @@ void Winograd::store_results(const Pass& pass, std::byte* scratch) const {
 // From the box into the tensor, one line at a time.
 void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t panel, std::byte* scratch) const {
   const float* box = out_box(b, panel, scratch);
-  const Region at = grid().positions_written(b);
+  const Region at = grid_.positions_written(b);
   const int64_t length = at.end[2] - at.begin[2];
   const Box line{{1, 1, length}, {0, 0, out_.axis[2]}, std::min(width_, columns_ - panel * width_), out_.channel};
   float* to = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel +

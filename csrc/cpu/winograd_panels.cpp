@@ -20,7 +20,7 @@ WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles
   const WeightsMatrix matrix = weights_matrix(p);
   depth_ = matrix.depth;
   for (const WinogradTiles& c : classes) {
-    classes_.push_back({c.axes, c.taps, c.points, c.summed(p.operation), c.tap_positions, of_vector_});
+    classes_.push_back({c.shape, c.points, c.summed(p.operation), c.tap_positions, of_vector_});
     of_vector_ += int64_t(c.first_taps.size()) * c.points * depth_ * tiles.lanes;
   }
   total_ = parts_of(matrix.columns, tiles.lanes);
@@ -67,7 +67,7 @@ void WinogradPanels::transform(const Class& c, int64_t index, Range segments, in
     const std::vector<int64_t>& positions = c.positions[size_t(index * c.summed + segment)];
     const float* rows[kMostPoints];
     for (size_t t = 0; t < positions.size(); ++t) rows[t] = stage + positions[t] * pitch;
-    tiles_->winograd[c.taps].weights[c.axes](rows, to, segments.size() * depth * width, channels * width);
+    tiles_->winograd[c.shape].weights(rows, to, segments.size() * depth * width, channels * width);
   }
 }
 

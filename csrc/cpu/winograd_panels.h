@@ -40,8 +40,7 @@ class WinogradPanels {
 
  private:
   struct Class {
-    int axes;
-    int64_t taps;
+    int shape;
     int64_t points, summed;
     std::vector<std::vector<int64_t>> positions;
     int64_t start;  // in a vector's weights

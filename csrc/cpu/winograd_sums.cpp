@@ -34,6 +34,9 @@ constexpr int64_t kLeastBoxedProduct[] = {2048, 512, 2048};
 // Where phases differ in their taps, x is transformed for each class of them.
 constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1000, 1.25}, {64, 4096, 1000, 1.25}, {64, 4096, 1400, 1.35}};
 constexpr int64_t kLeastBoxedProductOfClasses[] = {INT64_MAX, 8192, 4096};  // boxes along one axis cost too much
+// Where these are transformed along the same axes all the same (k5 s2, 128 to 64 channels, 32x32: 0.58 of the time in NXC, 0.65
+// in NCX; 24 to 24, 64x64: 0.78; 32 to 32, 10x10: 0.95; 256 to 128, 400 positions: 0.72).
+constexpr WinogradLeast kLeastOfMixed[] = {{32, 2048, 60, 1.2}, {16, 256, 96, 1.5}, {32, 1024, 400, 2.2}};
 constexpr int64_t kLeastOfSegments = 200;
 constexpr int64_t kMostAlongLines = 4096;       // products of a tap, of 8 lanes
 constexpr int64_t kMostBoxedAtOnce = 64 << 20;  // bytes
@@ -69,11 +72,11 @@ class WinogradSums final : public Plan, private WeightSums<float> {
     Layout::Part box{}, transformed{};
   };
 
-  const WinogradTiles& grid() const { return classes_[0]; }
+  const WinogradTiles& most() const { return classes_[0]; }  // of the phases with most taps
   int64_t phases() const { return int64_t(phases_.size()); }
   int64_t points_before(int64_t phase) const { return phase < phases() ? phases_[size_t(phase)].first_point : points_; }
   void choose_units(int threads);
-  int64_t block_count() const { return grid().block_count(p_.geometry.batch, block_); }
+  int64_t block_count() const { return grid_.block_count(p_.geometry.batch, block_); }
   int64_t units() const;
   int64_t unit_sums() const;
   Unit unit(int64_t index) const;
@@ -91,6 +94,7 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   bool sum_unit(const Buffers& buffers, const Unit& unit, float* sums, std::byte* scratch) const;
 
   std::vector<WinogradTiles> classes_;
+  WinogradGrid grid_;
   std::vector<Phase> phases_;
   int64_t points_ = 0;  // of all phases
   Side x_, y_;
@@ -105,11 +109,12 @@ class WinogradSums final : public Plan, private WeightSums<float> {
 WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> classes, Isa isa, int threads)
     : WeightSums(problem, tiles<float>(isa), swapped_suits(problem, tiles<float>(isa))),
       classes_(std::move(classes)),
-      x_{{*tiles_, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, grid().whole_input(), 1, 1, 0},
+      grid_(WinogradTiles::grid_of(classes_, p_.geometry)),
+      x_{{*tiles_, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, grid_.whole_input(), 1, 1, 0},
          p_.geometry.x_channels,
          p_.x.channel == 1 || p_.geometry.x_channels == 1,
          false},
-      y_{{*tiles_, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, grid().whole_output(), 1, 1, 0},
+      y_{{*tiles_, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, grid_.whole_output(), 1, 1, 0},
          p_.geometry.y_channels,
          p_.y.channel == 1 || p_.geometry.y_channels == 1,
          false},
@@ -133,7 +138,7 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
   y_.boxed_at_once = of_phases * (swapped_ ? of_panels : of_rows) > 1;
   for (Side* side : {&x_, &y_}) {
     int64_t lengths[kAxes];
-    side == &x_ ? grid().most_read(block_, lengths) : grid().most_written(block_, lengths);
+    side == &x_ ? grid_.most_read(block_, lengths) : grid_.most_written(block_, lengths);
     if (side->in_place) continue;
     side->rows.set_room(side->boxed_at_once ? g.groups * side->channels : side->channels);
     side->box = side->boxed_at_once ? layout_.shared(side->rows.box_bytes(g.batch))
@@ -141,7 +146,7 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
   }
   int64_t x_rows = 0, y_rows = 0;
   for (const WinogradTiles& c : classes_) {
-    const int64_t rows = c.points * c.cover(block_, grid()).tiles();
+    const int64_t rows = c.points * c.cover(block_, grid_).tiles();
     x_rows = std::max(x_rows, c.segments * rows), y_rows = std::max(y_rows, std::min(unit_phases_, c.phases()) * rows);
   }
   x_.transformed = layout_.per_thread(x_rows * x_.pitch * real);
@@ -172,19 +177,22 @@ void WinogradSums::choose_units(int threads) {
   int64_t floats = 0;  // of a tile of the grid, transformed
   for (const WinogradTiles& c : classes_) {
     const int64_t channels = c.segments * unit_rows_ + std::min(unit_phases_, c.phases()) * unit_panels_ * width();
-    floats = std::max(floats, c.points * (grid().results / c.results) * channels);
+    floats = std::max(floats, c.points * grid_.results / c.results * channels);
   }
-  const int64_t room = std::clamp(kTransformedBytes / (floats * real), kMinTiles, kMaxTiles);
+  const int64_t room = std::clamp(kTransformedBytes * grid_.results / most().results / (floats * real), kMinTiles, kMaxTiles);
+  const auto cut = [&](int64_t tiles) {
+    return grid_.cut(g.batch, std::max<int64_t>(tiles * most().results / grid_.results, 1));
+  };
   // Where sums are few, threads may share out blocks instead, each of which then is boxed once.
   const int64_t parts = parts_of(kItems, g.groups);
-  if (units() == g.groups && !(x_.in_place && y_.in_place) && grid().count(g.batch) >= parts * kTilesOfPart)
+  if (units() == g.groups && !(x_.in_place && y_.in_place) && most().count(g.batch) >= parts * kTilesOfPart)
     for (int64_t tiles = room; tiles >= kMinTiles; tiles = tiles * 15 / 16) {
-      block_ = grid().cut(g.batch, tiles);
+      block_ = cut(tiles);
       parts_ = parts;
       if (block_count() >= parts && 7 * round_up(block_count(), parts) <= 8 * block_count()) return;
     }
   parts_ = 1;
-  block_ = grid().cut(g.batch, room);
+  block_ = cut(room);
   choose([&] {
     const bool even = 7 * round_up(phases(), unit_phases_) <= 8 * phases() && 7 * round_up(panels_, unit_panels_) <= 8 * panels_;
     return fits() && even && shared_evenly(units(), g.flops(), threads);
@@ -219,21 +227,24 @@ WinogradSums::Unit WinogradSums::unit(int64_t index) const {
 // Whether so many products are saved that those with 16 registers, which wait for memory, take less time than `outer` (64 to 64
 // channels, k3 s2: along two axes 1.1, along three 1.3 of it; k4 s2 along one 1.05, 32 to 32 0.85, 256 to 128 1.05 to 1.25).
 bool WinogradSums::saves_enough() const {
-  const bool few = grid().taps == 2 && m_ * n_ < kMostAlongLines;
-  return classes_.size() == 1 && grid().segments == 1 && (grid().axes > 1 || few);
+  const bool few = most().of_twos() && m_ * n_ < kMostAlongLines;
+  return classes_.size() == 1 && most().segments == 1 && (most().axes > 1 || few);
 }
 
 bool WinogradSums::pays() const {
-  const bool one_class = classes_.size() == 1, boxed = !(x_.in_place && y_.in_place);
-  const WinogradLeast& least = (!one_class ? kLeastOfClasses : grid().taps == 2 ? kLeastOfTwos : kLeastOfThrees)[grid().axes - 1];
+  const bool one_class = classes_.size() == 1, mixed = are_mixed(classes_), boxed = !(x_.in_place && y_.in_place);
+  const WinogradLeast& least = (mixed              ? kLeastOfMixed
+                                : !one_class       ? kLeastOfClasses
+                                : most().of_twos() ? kLeastOfTwos
+                                                   : kLeastOfThrees)[most().axes - 1];
   const int64_t product = m_ * n_;
   if (lanes() < kMaxLanes && !saves_enough()) return false;
-  if (boxed && one_class && product * p_.geometry.groups < kLeastBoxedProduct[grid().axes - 1]) return false;
+  if (boxed && one_class && product * p_.geometry.groups < kLeastBoxedProduct[most().axes - 1]) return false;
   const double boxes = double(p_.geometry.x_size() + p_.geometry.y_size()) * sizeof(float);
   if (boxed && parts_ == 1 && boxes > kMostBoxedAtOnce) return false;
-  if (boxed && !one_class && product < kLeastBoxedProductOfClasses[grid().axes - 1]) return false;
-  return least.reached(m_, n_) && grid().saved(p_.geometry) >= least.saved &&
-         grid().count(p_.geometry.batch) * grid().results >= least.results;
+  if (boxed && !one_class && !mixed && product < kLeastBoxedProductOfClasses[most().axes - 1]) return false;
+  return least.reached(m_, n_) && WinogradTiles::saved(p_.geometry, Operation::conv_transpose) >= least.saved &&
+         most().count(p_.geometry.batch) * most().results >= least.results;
 }
 
 std::string WinogradSums::describe() const {
@@ -269,7 +280,7 @@ RowView<float> WinogradSums::load(const Side& side, const Buffers& buffers, cons
   std::atomic<bool> ignored{true};
   if (!side.in_place && !side.boxed_at_once)
     return side.rows.load(tensor, first, c.size(), b.sample.begin, b.sample.end,
-                          &side == &x_ ? grid().positions_read(b) : grid().positions_written(b),
+                          &side == &x_ ? grid_.positions_read(b) : grid_.positions_written(b),
                           layout_.at<float>(scratch, side.box), ignored);
   RowView<float> view = side.in_place
                             ? side.rows.view(tensor, 0)
@@ -297,7 +308,7 @@ bool WinogradSums::transform(const Buffers& buffers, const RowView<float>& x, co
     float* to = of_phase;
     const Coordinates& k = c.first_taps[size_t(phases_[size_t(phase)].index * c.segments)];
     c.each_results(b, k, y.origin, y.sample, y.axis, zeros, [&](const float* const* rows) {
-      tiles_->winograd[c.taps].output_gradient[c.axes](rows, to, b.tiles() * y_.pitch, channels(y_, u).size(), check);
+      tiles_->winograd[c.shape].output_gradient(rows, to, b.tiles() * y_.pitch, channels(y_, u).size(), check);
       to += y_.pitch;
     });
   }
@@ -335,11 +346,11 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
   const auto class_of = [&](int64_t phase) { return phases_[size_t(phase)].of_class; };
   for (int64_t block = u.block.begin; block < u.block.end; ++block) {
     int64_t index = block;
-    const TileBlock b = grid().take_block(index, p_.geometry.batch, block_);
+    const TileBlock b = grid_.take_block(index, p_.geometry.batch, block_);
     const RowView<float> x = load(x_, buffers, b, u, scratch), y = load(y_, buffers, b, u, scratch);
     for (Range some{u.phase.begin, 0}; some.begin < u.phase.end; some.begin = some.end) {
       for (some.end = some.begin; some.end < u.phase.end && class_of(some.end) == class_of(some.begin);) ++some.end;
-      const TileBlock covered = classes_[class_of(some.begin)].cover(b, grid());
+      const TileBlock covered = classes_[class_of(some.begin)].cover(b, grid_);
       if (!transform(buffers, x, y, covered, u, some, scratch)) return false;
       add_products(covered, u, some, block > u.block.begin, scratch);
     }
@@ -355,8 +366,8 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
         for (int64_t m = 0; m < u.m.size(); ++m) {
           float* rows[kMostPoints];
           for (size_t t = 0; t < taps.size(); ++t) rows[t] = sums + taps[t] * tap_sums() + m * pitch_ + panel * width();
-          tiles_->winograd[c.taps].weights_gradient[c.axes](products + (panel - u.panel.begin) * of_panel + m * width(), point,
-                                                            rows, columns(panel), false);
+          tiles_->winograd[c.shape].weights_gradient(products + (panel - u.panel.begin) * of_panel + m * width(), point, rows,
+                                                     columns(panel), false);
         }
     }
   }

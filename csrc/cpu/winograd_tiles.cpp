@@ -17,20 +17,16 @@ std::vector<Coordinates> coordinates_of(const Coordinates& extent) {
   return all;
 }
 
-// How many phases of an axis have segments of more than one tap: the first ones.
-int64_t phases_with_more(const Axis& a) { return std::min(a.w - WinogradAxis::strides_of(a), WinogradAxis::strides_of(a)); }
-
 }  // namespace
 
-WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool* of_more) {
+WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool* of_most) {
   Coordinates first, phase_extent, segment_extent, tap_extent;
   for (size_t a = 0; a < kAxes; ++a) {
-    const int64_t with_more = phases_with_more(g.axis[a]);
-    first[a] = of_more[a] ? 0 : with_more,
-    phase_extent[a] = of_more[a] ? with_more : WinogradAxis::strides_of(g.axis[a]) - with_more;
-    axis[a] = WinogradAxis(g.axis[a], operation, of_more[a]);
+    phase_extent[a] = WinogradAxis::phases_of(g.axis[a], of_most[a]);
+    first[a] = of_most[a] ? 0 : WinogradAxis::phases_of(g.axis[a], true);
+    axis[a] = WinogradAxis(g.axis[a], operation, of_most[a]);
     axes += axis[a].transformed;
-    taps = std::max(taps, axis[a].taps);
+    if (axis[a].transformed) shape = winograd_shape(shape, int(axis[a].taps));
     points *= point_extent[a] = axis[a].points;
     results *= result_extent[a] = axis[a].results;
     segments *= segment_extent[a] = axis[a].segments;
@@ -54,54 +50,70 @@ WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool*
 
 std::vector<WinogradTiles> WinogradTiles::of_all_phases(const Geometry& g, Operation operation) {
   constexpr int64_t kMostSegments = 4;  // of more, few tiles have room in cache
-  bool some_with_more[kAxes], some_with_one[kAxes], any = false;
-  int64_t segments = 1, taps = 1;
-  for (int a = 0; a < kAxes; ++a) {
-    const Axis& axis = g.axis[a];
-    const int64_t of_axis = WinogradAxis::taps_of(axis);
-    const int64_t spacing = WinogradAxis::spacing_of(axis);
+  bool any = false;                     // is transformed
+  for (const Axis& axis : g.axis) {
+    const int64_t spacing = WinogradAxis::spacing_of(axis), most = WinogradAxis::taps_of(axis, true);
     const bool reached = parts_of(axis.offset, spacing) <= (axis.y - 1 + axis.offset) / spacing;  // any y
-    if (of_axis == 0 || (axis.w > 1 && axis.dilation > spacing) || !reached) return {};
-    if (of_axis > 1 && taps > 1 && of_axis != taps) return {};
-    taps = std::max(taps, of_axis);
-    some_with_more[a] = of_axis > 1, some_with_one[a] = axis.w < 2 * WinogradAxis::strides_of(axis);
-    any = any || some_with_more[a];
-    segments *= WinogradAxis::segments_of(axis);
+    const bool cut =
+        WinogradAxis::segment_of(most) && (WinogradAxis::phases_of(axis, false) == 0 || WinogradAxis::segment_of(most - 1));
+    if (!cut || (axis.w > 1 && axis.dilation > spacing) || !reached) return {};
+    any = any || most > 1;
   }
-  if (!any || segments > kMostSegments || g.x_size() == 0 || g.y_size() == 0) return {};
+  if (!any || g.x_size() == 0 || g.y_size() == 0) return {};
   std::vector<WinogradTiles> all;
-  for (int with_one = 0; with_one < 1 << kAxes; ++with_one) {
-    bool of_more[kAxes], exist = true;
+  for (int others = 0; others < 1 << kAxes; ++others) {
+    bool of_most[kAxes], exist = true;
     for (int a = 0; a < kAxes; ++a) {
-      of_more[a] = some_with_more[a] && !(with_one >> a & 1);
-      exist = exist && (some_with_more[a] ? of_more[a] || some_with_one[a] : !(with_one >> a & 1));
+      of_most[a] = !(others >> a & 1);
+      exist = exist && WinogradAxis::phases_of(g.axis[a], of_most[a]) > 0;
     }
-    if (exist) all.emplace_back(g, operation, of_more);
+    if (!exist) continue;
+    all.emplace_back(g, operation, of_most);
+    if (all.back().segments > kMostSegments) return {};
   }
   return all;
 }
 
-double WinogradTiles::saved(const Geometry& g) const {
-  double saved = 1;
+WinogradGrid WinogradTiles::grid_of(const std::vector<WinogradTiles>& classes, const Geometry& g) {
+  WinogradGrid grid = classes[0];
   for (int a = 0; a < kAxes; ++a) {
-    // Of a result's taps in all phases, those in segments take four products instead of six.
-    const int64_t in_segments = axis[a].transformed ? axis[a].taps * phases_with_more(g.axis[a]) * axis[a].segments : 0;
-    const double of_result = double(g.axis[a].w) - double(in_segments) / 3;
-    saved *= double(products_of(g.axis[a])) / (of_result * double(axis[a].tiles * axis[a].results));
+    int64_t results = 1, cells = 1;
+    for (const WinogradTiles& c : classes) {
+      results = std::lcm(results, c.axis[a].results), cells = std::max(cells, c.axis[a].tiles * c.axis[a].results);
+    }
+    if (results == grid.axis[a].results) continue;
+    grid.axis[a].widen(cells < 2 * results ? cells : results, g.axis[a]);
+    grid.results = grid.results / classes[0].axis[a].results * grid.axis[a].results;
+  }
+  return grid;
+}
+
+double WinogradTiles::saved(const Geometry& g, Operation operation) {
+  double saved = 1;
+  for (const Axis& a : g.axis) {
+    double products = 0;
+    for (const bool of_most : {true, false}) {
+      if (WinogradAxis::phases_of(a, of_most) == 0) continue;
+      const WinogradAxis of(a, operation, of_most);
+      // Segments take four products instead of six.
+      const double of_result = double(of.taps * of.segments) * (of.transformed ? 2. / 3 : 1.);
+      products += double(WinogradAxis::phases_of(a, of_most) * of.tiles * of.results) * of_result;
+    }
+    saved *= double(products_of(a)) / products;
   }
   return saved;
 }
 
-TileBlock WinogradTiles::cover(const TileBlock& block, const WinogradTiles& grid) const {
+TileBlock WinogradTiles::cover(const TileBlock& block, const WinogradGrid& grid) const {
   TileBlock covered = block;
   for (int a = 0; a < kAxes; ++a) {
-    const int64_t each = grid.axis[a].results / axis[a].results;
-    covered.tile[a] = {block.tile[a].begin * each, std::min(block.tile[a].end * each, axis[a].tiles)};
+    const int64_t begin = block.tile[a].begin * grid.axis[a].results, end = block.tile[a].end * grid.axis[a].results;
+    covered.tile[a] = {begin / axis[a].results, std::min(parts_of(end, axis[a].results), axis[a].tiles)};
   }
   return covered;
 }
 
-TileBlock WinogradTiles::cut(int64_t batch, int64_t tiles) const {
+TileBlock WinogradGrid::cut(int64_t batch, int64_t tiles) const {
   int64_t lengths[kAxes];
   TileBlock shape{};
   shape.sample.end = even_part(batch, cut_axes([&](int a) { return axis[a].tiles; }, tiles, lengths));
@@ -109,12 +121,12 @@ TileBlock WinogradTiles::cut(int64_t batch, int64_t tiles) const {
   return shape;
 }
 
-int64_t WinogradTiles::block_count(int64_t batch, const TileBlock& shape) const {
+int64_t WinogradGrid::block_count(int64_t batch, const TileBlock& shape) const {
   const int64_t lengths[kAxes] = {shape.tile[0].size(), shape.tile[1].size(), shape.tile[2].size()};
   return parts_of(batch, shape.sample.size()) * piece_count([&](int a) { return axis[a].tiles; }, lengths);
 }
 
-TileBlock WinogradTiles::take_block(int64_t& index, int64_t batch, const TileBlock& shape) const {
+TileBlock WinogradGrid::take_block(int64_t& index, int64_t batch, const TileBlock& shape) const {
   const int64_t lengths[kAxes] = {shape.tile[0].size(), shape.tile[1].size(), shape.tile[2].size()};
   TileBlock block;
   take_piece(
@@ -125,7 +137,7 @@ TileBlock WinogradTiles::take_block(int64_t& index, int64_t batch, const TileBlo
   return block;
 }
 
-Region WinogradTiles::positions_read(const TileBlock& b) const {
+Region WinogradGrid::positions_read(const TileBlock& b) const {
   Region region;
   for (int a = 0; a < kAxes; ++a) {
     // From the first point on to the last: of the last segment and the first in conv_transpose, the other way round else.
@@ -138,7 +150,7 @@ Region WinogradTiles::positions_read(const TileBlock& b) const {
   return region;
 }
 
-Region WinogradTiles::positions_written(const TileBlock& b) const {
+Region WinogradGrid::positions_written(const TileBlock& b) const {
   Region region;
   for (int a = 0; a < kAxes; ++a) {
     // With those between, and before the first one, that are not reached.
@@ -149,18 +161,18 @@ Region WinogradTiles::positions_written(const TileBlock& b) const {
   return region;
 }
 
-void WinogradTiles::most_read(const TileBlock& largest, int64_t* lengths) const {
+void WinogradGrid::most_read(const TileBlock& largest, int64_t* lengths) const {
   for (int a = 0; a < kAxes; ++a) lengths[a] = (largest.tile[a].size() * axis[a].results + axis[a].reach()) * axis[a].in_step();
 }
 
-void WinogradTiles::most_written(const TileBlock& largest, int64_t* lengths) const {
+void WinogradGrid::most_written(const TileBlock& largest, int64_t* lengths) const {
   for (int a = 0; a < kAxes; ++a)
     lengths[a] = largest.tile[a].size() * axis[a].results * axis[a].out_step() + axis[a].spacing - 1;
 }
 
-Region WinogradTiles::whole_input() const { return {{}, {axis[0].in_extent, axis[1].in_extent, axis[2].in_extent}}; }
+Region WinogradGrid::whole_input() const { return {{}, {axis[0].in_extent, axis[1].in_extent, axis[2].in_extent}}; }
 
-Region WinogradTiles::whole_output() const { return {{}, {axis[0].out_extent, axis[1].out_extent, axis[2].out_extent}}; }
+Region WinogradGrid::whole_output() const { return {{}, {axis[0].out_extent, axis[1].out_extent, axis[2].out_extent}}; }
 
 bool fewer_products(const Problem& p, const Request& request) {
   return !request.by_name && p.precision != Precision::full && request.isa >= Isa::amx;

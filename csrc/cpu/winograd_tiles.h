@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiles of Winograd's F(3, 2) or F(2, 3) along the axes of conv_transpose and backward_data, without any arithmetic on data.
+// The tiles of Winograd's F(3, 2) and F(2, 3) along the axes of conv_transpose and backward_data, without any arithmetic on data.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -10,6 +10,7 @@
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/rows.h"
+#include "csrc/cpu/tiles.h"
 
 namespace torch_ext::cpu {
 
@@ -18,10 +19,10 @@ inline constexpr int64_t kMostPoints = kPoints * kPoints * kPoints;
 
 using Coordinates = std::array<int64_t, kAxes>;
 
-// One axis in the phases that have segments of two or three taps there, which is transformed, or in those that have one tap.
-// Segments are known by their first kernel position k: that of the phase, and so many strides on for each segment before as it
-// has taps. Tile t reads point e at read(t, e, k) and writes result j at write(t, j, k); only the side of y depends on the phase,
-// and only that of the input on the segment.
+// One axis in the phases that have most taps, or in the others, which have one tap less: where taps are several they are cut into
+// segments of two or of three, which are transformed. Segments are known by their first kernel position k: that of the phase, and
+// so many strides on for each segment before as it has taps. Tile t reads point e at read(t, e, k) and writes result j at
+// write(t, j, k); only the side of y depends on the phase, and only that of the input on the segment.
 //
 // What stride and dilation have in common is the spacing of the positions of y that are reached at all: strides, phases and taps
 // are those of these positions.
@@ -34,31 +35,36 @@ struct WinogradAxis {
   int64_t first = 0, tiles = 1;     // cell of the first result, tiles along the axis
 
   WinogradAxis() = default;
-  WinogradAxis(const Axis& a, Operation operation, bool of_more)
-      : taps(of_more ? taps_of(a) : 1),
-        transformed(of_more),
+  WinogradAxis(const Axis& a, Operation operation, bool of_most)
+      : taps(segment_of(taps_of(a, of_most))),
+        transformed(taps > 1),
         forward(operation == Operation::conv_transpose),
         spacing(spacing_of(a)),
         stride(a.stride / spacing),
         offset(a.offset),
         in_extent(forward ? a.x : a.y),
         out_extent(forward ? a.y : a.x),
-        segments(segments_of(a)),
+        segments(taps_of(a, of_most) / taps),
         points(transformed ? kPoints : 1),
         results(points + 1 - taps),
         first(forward ? parts_of(a.offset, spacing) / stride : 0) {
-    tiles = parts_of(forward ? (a.y - 1 + a.offset) / spacing / stride + 1 - first : a.x, results);
+    tiles = parts_of(cells(a), results);
   }
-  // Of the segments of the phases that have most taps: one tap; all taps in twos, where some phases may have one; or all in
-  // threes; 0 where none of these is so.
-  static int64_t taps_of(const Axis& a) {
-    const int64_t s = strides_of(a);
-    if (a.w <= s) return a.w == s ? 1 : 0;
-    return a.w < 2 * s || a.w % (2 * s) == 0 ? 2 : a.w % (3 * s) == 0 ? 3 : 0;
+  // The taps of those phases; of the others there may be none.
+  static int64_t taps_of(const Axis& a, bool of_most) { return (a.w + (of_most ? strides_of(a) - 1 : 0)) / strides_of(a); }
+  static int64_t phases_of(const Axis& a, bool of_most) {
+    const int64_t most = a.w - (parts_of(a.w, strides_of(a)) - 1) * strides_of(a);
+    return of_most ? most : strides_of(a) - most;
   }
-  static int64_t segments_of(const Axis& a) { return std::max<int64_t>(1, a.w / (taps_of(a) * strides_of(a))); }
+  // Taps of a segment, where taps can be cut into those; else 0.
+  static int64_t segment_of(int64_t taps) { return taps < 2 ? taps : taps % 2 == 0 ? 2 : taps % 3 == 0 ? 3 : 0; }
   static int64_t spacing_of(const Axis& a) { return a.w > 1 ? std::gcd(a.stride, a.dilation) : a.stride; }
   static int64_t strides_of(const Axis& a) { return a.stride / spacing_of(a); }
+  int64_t cells(const Axis& a) const { return forward ? (a.y - 1 + a.offset) / spacing / stride + 1 - first : a.x; }
+  // The same axis in tiles of so many results, each as many cells.
+  void widen(int64_t cells_of_tile, const Axis& a) {
+    results = cells_of_tile, points = results - 1 + taps, tiles = parts_of(cells(a), results);
+  }
   int64_t read(int64_t tile, int64_t point, int64_t k) const {
     const int64_t cell = first + tile * results + point;
     return forward ? cell - (taps - 1) - k / (taps * stride) * taps : (cell * stride + k) * spacing - offset;
@@ -93,30 +99,47 @@ struct TileBlock {
   int64_t tiles() const { return sample.size() * tile[0].size() * tile[1].size() * tile[2].size(); }
 };
 
-// The tiles of the phases that have segments of several taps along the same axes: all phases where the kernel is a multiple of
-// two or three strides.
-struct WinogradTiles {
-  WinogradTiles(const Geometry& geometry, Operation operation, const bool* of_more);
-  // Of all phases, the ones with segments along most axes first: their tiles are the grid that blocks are cut from. None where a
-  // phase has no tap along an axis, where taps cannot be cut into segments of two or of three, the same along all axes, where
-  // segments are too many, or where all phases have one tap.
-  static std::vector<WinogradTiles> of_all_phases(const Geometry& geometry, Operation operation);
+// What blocks are cut from: tiles of so many cells along each axis.
+struct WinogradGrid {
+  WinogradAxis axis[kAxes];
+  int64_t results = 1;  // of a tile
 
-  int64_t phases() const { return int64_t(first_taps.size()) / segments; }
-  // How many segments a result sums over: those of its phase, or of backward_data those of all phases.
-  int64_t summed(Operation operation) const {
-    return operation == Operation::backward_data ? int64_t(first_taps.size()) : segments;
-  }
   int64_t count(int64_t batch) const { return batch * axis[0].tiles * axis[1].tiles * axis[2].tiles; }
-  // How many products of the formula one of all classes replaces, of which this is the grid. The formula has none at borders.
-  double saved(const Geometry& geometry) const;
-  // The tiles that cover those of a block of the grid.
-  TileBlock cover(const TileBlock& block, const WinogradTiles& grid) const;
   // Blocks of about so many tiles, cut evenly.
   TileBlock cut(int64_t batch, int64_t tiles) const;
   int64_t block_count(int64_t batch, const TileBlock& shape) const;
   // Takes a block out of an index that counts them, the innermost axis fastest; what counts them all remains.
   TileBlock take_block(int64_t& index, int64_t batch, const TileBlock& shape) const;
+  // The positions that a block reads, and writes, in all phases.
+  Region positions_read(const TileBlock& block) const;
+  Region positions_written(const TileBlock& block) const;
+  // As many along each axis, of the largest block; and all that there are.
+  void most_read(const TileBlock& largest, int64_t* lengths) const;
+  void most_written(const TileBlock& largest, int64_t* lengths) const;
+  Region whole_input() const;
+  Region whole_output() const;
+};
+
+// The tiles of the phases that have most taps along the same axes, and one less along the others: of all phases where the kernel
+// is a multiple of the stride.
+struct WinogradTiles : WinogradGrid {
+  WinogradTiles(const Geometry& geometry, Operation operation, const bool* of_most);
+  // Of all phases, the ones with most taps first. None where a phase has no tap along an axis, where taps cannot be cut into
+  // segments, where segments are too many, or where all phases have one tap.
+  static std::vector<WinogradTiles> of_all_phases(const Geometry& geometry, Operation operation);
+  // The smallest tiles that those of all classes fill; all cells along an axis that has less than two of these.
+  static WinogradGrid grid_of(const std::vector<WinogradTiles>& classes, const Geometry& geometry);
+  // How many products of the formula one of all classes replaces. The formula has none at borders.
+  static double saved(const Geometry& geometry, Operation operation);
+
+  bool of_twos() const { return shape == 1 << axes; }  // all segments
+  int64_t phases() const { return int64_t(first_taps.size()) / segments; }
+  // How many segments a result sums over: those of its phase, or of backward_data those of all phases.
+  int64_t summed(Operation operation) const {
+    return operation == Operation::backward_data ? int64_t(first_taps.size()) : segments;
+  }
+  // The tiles that cover those of a block of the grid.
+  TileBlock cover(const TileBlock& block, const WinogradGrid& grid) const;
   // visit(rows) for one tile of a block after the other, with the rows of its points, or results, of some taps, the innermost
   // axis fastest; `elsewhere` for one that does not exist. Sample 0 begins at `origin`.
   template <class Real, class Visit>
@@ -131,20 +154,10 @@ struct WinogradTiles {
     const auto find = [&](size_t a, int64_t tile, WinogradAxis::Offsets& at) { axis[a].writes(tile, k[a], step[a], at); };
     each_tile(block, result_extent, find, origin, sample, elsewhere, visit);
   }
-  // The positions that a block reads, and writes, in all phases.
-  Region positions_read(const TileBlock& block) const;
-  Region positions_written(const TileBlock& block) const;
-  // As many along each axis, of the largest block; and all that there are.
-  void most_read(const TileBlock& largest, int64_t* lengths) const;
-  void most_written(const TileBlock& largest, int64_t* lengths) const;
-  Region whole_input() const;
-  Region whole_output() const;
-
-  WinogradAxis axis[kAxes];
-  int axes = 0;                     // that are transformed,
-  int64_t taps = 1;                 // of a segment along these
-  int64_t points = 1, results = 1;  // of a tile
-  int64_t segments = 1;             // of a phase
+  int axes = 0;          // that are transformed,
+  int shape = 1;         // as the tables of transforms have them
+  int64_t points = 1;    // of a tile
+  int64_t segments = 1;  // of a phase
   Coordinates point_extent, result_extent;
   // The first taps of all segments of all phases, those of a phase one behind the other, and the kernel positions of all of a
   // segment's taps, in the order in which they meet the inputs.
@@ -178,6 +191,11 @@ struct WinogradTiles {
       }
   }
 };
+
+// Whether the phases of classes differ in their taps, and yet are all transformed along the same axes.
+inline bool are_mixed(const std::vector<WinogradTiles>& classes) {
+  return classes.size() > 1 && classes.front().axes == classes.back().axes;
+}
 
 // What a kernel needs to be faster than others: channels on either side, these times each other, results of a phase, by how much
 // products must be fewer, and results of a phase where weights are packed ahead.

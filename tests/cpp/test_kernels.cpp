@@ -77,7 +77,10 @@ TEST(Winograd, IsAsAccurateAsMultiplyAdds) {
         "k3_s1_small_volume n1 g1 c32:32 i8x8x8 k3x3x3 s1x1x1 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
         "k4_s2_volume n1 g1 c32:32 i14x14x14 k4x4x4 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op0x0x0",
         "k3_s2_volume n1 g1 c64:64 i14x14x14 k3x3x3 s2x2x2 d1x1x1 pb1x1x1 pe1x1x1 op1x1x1",
-        "k6_s2 n1 g1 c64:64 i12x12 k6x6 s2x2 d1x1 pb2x2 pe2x2 op0x0"})
+        "k6_s2 n1 g1 c64:64 i12x12 k6x6 s2x2 d1x1 pb2x2 pe2x2 op0x0",
+        "k5_s2 n1 g1 c64:64 i12x12 k5x5 s2x2 d1x1 pb2x2 pe2x2 op1x1", "k5_s2_line n1 g1 c128:64 i250 k5 s2 d1 pb2 pe2 op1",
+        "k7_s2 n1 g1 c64:64 i15x15 k7x7 s2x2 d1x1 pb3x3 pe3x3 op1x1", "k7_s2_line n1 g1 c128:64 i250 k7 s2 d1 pb3 pe3 op1",
+        "k5_s2_volume n1 g1 c32:32 i12x12x12 k5x5x5 s2x2x2 d1x1x1 pb2x2x2 pe2x2x2 op1x1x1"})
     for (const Operation operation : kOperations) {
       const Case c = parse_case(line);
       const Problem p = make_problem(c, operation, Type::f32, kLayouts[0], false);
