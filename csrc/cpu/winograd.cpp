@@ -91,7 +91,7 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
       depth_(forward_ ? p_.geometry.x_channels : p_.geometry.y_channels),
       columns_(forward_ ? p_.geometry.y_channels : p_.geometry.x_channels),
       classes_(std::move(classes)),
-      grid_(WinogradTiles::grid_of(classes_, p_.geometry)),
+      grid_(WinogradTiles::grid_of(classes_)),
       rows_(*tiles_, p_.type, in_, grid_.axis[2].in_extent, depth_, grid_.whole_input(), 1, 1, 0),
       weights_(p_, classes_, *tiles_, kPacked, tiles_->max_vectors),
       width_(weights_.width()),
@@ -141,9 +141,8 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
 
 int64_t Winograd::room() const {
   int64_t rows = 0;
-  for (const WinogradTiles& c : classes_) rows = std::max(rows, summed(c) * c.points * grid_.results / c.results);
-  const int64_t bytes = rows * row_pitch(depth_, sizeof(float)) * int64_t(sizeof(float));  // of a tile of the grid
-  return std::clamp<int64_t>(kInputBytes * grid_.results / most().results / bytes, 1, kMaxTiles);
+  for (const WinogradTiles& c : classes_) rows = std::max(rows, summed(c) * c.points * most().results / c.results);
+  return std::clamp<int64_t>(kInputBytes / (rows * row_pitch(depth_, sizeof(float)) * int64_t(sizeof(float))), 1, kMaxTiles);
 }
 
 bool Winograd::fits_at_once(int64_t panels) const {
@@ -155,7 +154,7 @@ bool Winograd::fits_at_once(int64_t panels) const {
 // Items of one block and as many panels as there is room for. Returns whether there are any that threads share evenly.
 bool Winograd::choose_panels(int threads) {
   const Geometry& g = p_.geometry;
-  block_ = grid_.cut(g.batch, grid_.count(g.batch));
+  block_ = grid_.cut(g.batch, grid_.count(g.batch) * grid_.results);
   for (int64_t panels = panels_; panels > 0; --panels) {
     panels_per_item_ = even_part(panels_, panels);
     if (fits_at_once(panels_per_item_) && shared_evenly(items(), g.flops(), threads)) return true;
@@ -177,7 +176,7 @@ bool Winograd::choose_blocks(int threads) {
     panels_per_item_ = panels;
     const int64_t least = std::min(room(), panels > 1 ? kFewTiles : kMinTiles);
     for (int64_t tiles = room(); tiles >= least; tiles = tiles * 15 / 16) {
-      block_ = grid_.cut(g.batch, std::max<int64_t>(tiles * most().results / grid_.results, 1));
+      block_ = grid_.cut(g.batch, tiles * most().results);
       if (shared_evenly(items(), kFiner * g.flops(), threads)) return true;
     }
   }

@@ -151,7 +151,7 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
   float** out = const_cast<float**>(rows) + summed(c) * tiles;
   alignas(64) static constexpr float kNothing[kMaxVectors * kMaxLanes] = {};
   int64_t ones = 0;
-  for (const WinogradAxis& a : c.axis) ones = ones * a.points + (a.transformed ? 1 : 0);
+  for (const WinogradAxis& a : c.axis) ones = ones * a.points + (a.transformed() ? 1 : 0);
   const Sum sum = sum_of(c);
   const int64_t count = parts_of(tiles, tiles_->max_chain_rows[pass.vectors]);
   const float* panels[kMaxTerms];

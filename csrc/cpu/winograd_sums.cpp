@@ -109,7 +109,7 @@ class WinogradSums final : public Plan, private WeightSums<float> {
 WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> classes, Isa isa, int threads)
     : WeightSums(problem, tiles<float>(isa), swapped_suits(problem, tiles<float>(isa))),
       classes_(std::move(classes)),
-      grid_(WinogradTiles::grid_of(classes_, p_.geometry)),
+      grid_(WinogradTiles::grid_of(classes_)),
       x_{{*tiles_, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, grid_.whole_input(), 1, 1, 0},
          p_.geometry.x_channels,
          p_.x.channel == 1 || p_.geometry.x_channels == 1,
@@ -174,25 +174,22 @@ void WinogradSums::choose_units(int threads) {
   };
   const auto fits = [&] { return unit_sums() * real <= kSumsBytes; };
   choose(fits);
-  int64_t floats = 0;  // of a tile of the grid, transformed
+  int64_t floats = 0;  // of a tile, transformed
   for (const WinogradTiles& c : classes_) {
     const int64_t channels = c.segments * unit_rows_ + std::min(unit_phases_, c.phases()) * unit_panels_ * width();
-    floats = std::max(floats, c.points * grid_.results / c.results * channels);
+    floats = std::max(floats, c.points * channels * most().results / c.results);
   }
-  const int64_t room = std::clamp(kTransformedBytes * grid_.results / most().results / (floats * real), kMinTiles, kMaxTiles);
-  const auto cut = [&](int64_t tiles) {
-    return grid_.cut(g.batch, std::max<int64_t>(tiles * most().results / grid_.results, 1));
-  };
+  const int64_t room = std::clamp(kTransformedBytes / (floats * real), kMinTiles, kMaxTiles);
   // Where sums are few, threads may share out blocks instead, each of which then is boxed once.
   const int64_t parts = parts_of(kItems, g.groups);
   if (units() == g.groups && !(x_.in_place && y_.in_place) && most().count(g.batch) >= parts * kTilesOfPart)
     for (int64_t tiles = room; tiles >= kMinTiles; tiles = tiles * 15 / 16) {
-      block_ = cut(tiles);
+      block_ = grid_.cut(g.batch, tiles * most().results);
       parts_ = parts;
       if (block_count() >= parts && 7 * round_up(block_count(), parts) <= 8 * block_count()) return;
     }
   parts_ = 1;
-  block_ = cut(room);
+  block_ = grid_.cut(g.batch, room * most().results);
   choose([&] {
     const bool even = 7 * round_up(phases(), unit_phases_) <= 8 * phases() && 7 * round_up(panels_, unit_panels_) <= 8 * panels_;
     return fits() && even && shared_evenly(units(), g.flops(), threads);

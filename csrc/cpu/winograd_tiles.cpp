@@ -25,8 +25,7 @@ WinogradTiles::WinogradTiles(const Geometry& g, Operation operation, const bool*
     phase_extent[a] = WinogradAxis::phases_of(g.axis[a], of_most[a]);
     first[a] = of_most[a] ? 0 : WinogradAxis::phases_of(g.axis[a], true);
     axis[a] = WinogradAxis(g.axis[a], operation, of_most[a]);
-    axes += axis[a].transformed;
-    if (axis[a].transformed) shape = winograd_shape(shape, int(axis[a].taps));
+    if (axis[a].transformed()) ++axes, shape = winograd_shape(shape, int(axis[a].taps));
     points *= point_extent[a] = axis[a].points;
     results *= result_extent[a] = axis[a].results;
     segments *= segment_extent[a] = axis[a].segments;
@@ -74,16 +73,15 @@ std::vector<WinogradTiles> WinogradTiles::of_all_phases(const Geometry& g, Opera
   return all;
 }
 
-WinogradGrid WinogradTiles::grid_of(const std::vector<WinogradTiles>& classes, const Geometry& g) {
+WinogradGrid WinogradTiles::grid_of(const std::vector<WinogradTiles>& classes) {
   WinogradGrid grid = classes[0];
+  grid.results = 1;
   for (int a = 0; a < kAxes; ++a) {
-    int64_t results = 1, cells = 1;
-    for (const WinogradTiles& c : classes) {
-      results = std::lcm(results, c.axis[a].results), cells = std::max(cells, c.axis[a].tiles * c.axis[a].results);
-    }
-    if (results == grid.axis[a].results) continue;
-    grid.axis[a].widen(cells < 2 * results ? cells : results, g.axis[a]);
-    grid.results = grid.results / classes[0].axis[a].results * grid.axis[a].results;
+    int64_t results = 1, all = 1;
+    for (const WinogradTiles& c : classes)
+      results = std::lcm(results, c.axis[a].results), all = std::max(all, c.axis[a].tiles * c.axis[a].results);
+    if (results > grid.axis[a].results) grid.axis[a].widen(all < 2 * results ? all : results);
+    grid.results *= grid.axis[a].results;
   }
   return grid;
 }
@@ -96,7 +94,7 @@ double WinogradTiles::saved(const Geometry& g, Operation operation) {
       if (WinogradAxis::phases_of(a, of_most) == 0) continue;
       const WinogradAxis of(a, operation, of_most);
       // Segments take four products instead of six.
-      const double of_result = double(of.taps * of.segments) * (of.transformed ? 2. / 3 : 1.);
+      const double of_result = double(of.taps * of.segments) * (of.transformed() ? 2. / 3 : 1.);
       products += double(WinogradAxis::phases_of(a, of_most) * of.tiles * of.results) * of_result;
     }
     saved *= double(products_of(a)) / products;
@@ -113,7 +111,8 @@ TileBlock WinogradTiles::cover(const TileBlock& block, const WinogradGrid& grid)
   return covered;
 }
 
-TileBlock WinogradGrid::cut(int64_t batch, int64_t tiles) const {
+TileBlock WinogradGrid::cut(int64_t batch, int64_t cells) const {
+  const int64_t tiles = std::max<int64_t>(cells / results, 1);
   int64_t lengths[kAxes];
   TileBlock shape{};
   shape.sample.end = even_part(batch, cut_axes([&](int a) { return axis[a].tiles; }, tiles, lengths));

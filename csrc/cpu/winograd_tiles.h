@@ -28,16 +28,16 @@ using Coordinates = std::array<int64_t, kAxes>;
 // are those of these positions.
 struct WinogradAxis {
   int64_t taps = 1;  // of a segment
-  bool transformed = false, forward = true;
+  bool forward = true;
   int64_t spacing = 1, stride = 1, offset = 0, in_extent = 1, out_extent = 1;
   int64_t segments = 1;             // of a phase
   int64_t points = 1, results = 1;  // of a tile
-  int64_t first = 0, tiles = 1;     // cell of the first result, tiles along the axis
+  int64_t first = 0, cells = 1;     // that results are in: the first one, and how many
+  int64_t tiles = 1;                // along the axis
 
   WinogradAxis() = default;
   WinogradAxis(const Axis& a, Operation operation, bool of_most)
       : taps(segment_of(taps_of(a, of_most))),
-        transformed(taps > 1),
         forward(operation == Operation::conv_transpose),
         spacing(spacing_of(a)),
         stride(a.stride / spacing),
@@ -45,11 +45,12 @@ struct WinogradAxis {
         in_extent(forward ? a.x : a.y),
         out_extent(forward ? a.y : a.x),
         segments(taps_of(a, of_most) / taps),
-        points(transformed ? kPoints : 1),
+        points(transformed() ? kPoints : 1),
         results(points + 1 - taps),
-        first(forward ? parts_of(a.offset, spacing) / stride : 0) {
-    tiles = parts_of(cells(a), results);
-  }
+        first(forward ? parts_of(a.offset, spacing) / stride : 0),
+        cells(forward ? (a.y - 1 + a.offset) / spacing / stride + 1 - first : a.x),
+        tiles(parts_of(cells, results)) {}
+  bool transformed() const { return taps > 1; }
   // The taps of those phases; of the others there may be none.
   static int64_t taps_of(const Axis& a, bool of_most) { return (a.w + (of_most ? strides_of(a) - 1 : 0)) / strides_of(a); }
   static int64_t phases_of(const Axis& a, bool of_most) {
@@ -60,11 +61,8 @@ struct WinogradAxis {
   static int64_t segment_of(int64_t taps) { return taps < 2 ? taps : taps % 2 == 0 ? 2 : taps % 3 == 0 ? 3 : 0; }
   static int64_t spacing_of(const Axis& a) { return a.w > 1 ? std::gcd(a.stride, a.dilation) : a.stride; }
   static int64_t strides_of(const Axis& a) { return a.stride / spacing_of(a); }
-  int64_t cells(const Axis& a) const { return forward ? (a.y - 1 + a.offset) / spacing / stride + 1 - first : a.x; }
-  // The same axis in tiles of so many results, each as many cells.
-  void widen(int64_t cells_of_tile, const Axis& a) {
-    results = cells_of_tile, points = results - 1 + taps, tiles = parts_of(cells(a), results);
-  }
+  // To tiles of so many results, one in each of their cells.
+  void widen(int64_t to) { results = to, points = to - 1 + taps, tiles = parts_of(cells, to); }
   int64_t read(int64_t tile, int64_t point, int64_t k) const {
     const int64_t cell = first + tile * results + point;
     return forward ? cell - (taps - 1) - k / (taps * stride) * taps : (cell * stride + k) * spacing - offset;
@@ -105,8 +103,8 @@ struct WinogradGrid {
   int64_t results = 1;  // of a tile
 
   int64_t count(int64_t batch) const { return batch * axis[0].tiles * axis[1].tiles * axis[2].tiles; }
-  // Blocks of about so many tiles, cut evenly.
-  TileBlock cut(int64_t batch, int64_t tiles) const;
+  // Blocks of about so many cells, cut evenly into whole tiles.
+  TileBlock cut(int64_t batch, int64_t cells) const;
   int64_t block_count(int64_t batch, const TileBlock& shape) const;
   // Takes a block out of an index that counts them, the innermost axis fastest; what counts them all remains.
   TileBlock take_block(int64_t& index, int64_t batch, const TileBlock& shape) const;
@@ -128,7 +126,7 @@ struct WinogradTiles : WinogradGrid {
   // segments, where segments are too many, or where all phases have one tap.
   static std::vector<WinogradTiles> of_all_phases(const Geometry& geometry, Operation operation);
   // The smallest tiles that those of all classes fill; all cells along an axis that has less than two of these.
-  static WinogradGrid grid_of(const std::vector<WinogradTiles>& classes, const Geometry& geometry);
+  static WinogradGrid grid_of(const std::vector<WinogradTiles>& classes);
   // How many products of the formula one of all classes replaces. The formula has none at borders.
   static double saved(const Geometry& geometry, Operation operation);
 
