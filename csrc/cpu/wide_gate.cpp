@@ -14,12 +14,14 @@ namespace {
 // gain then: those here take a quarter longer for a multiply-add, or little where they weave whole vectors, of which moving an
 // element costs as much as 16, or 8 where other kernels round as they store; by measurement, and those of AVX2 gain too much.
 // Vectors of some channels may be partly empty there, those of a line here. With one tap, the tiles there gain where channels are
-// many.
+// many, and for many channels of the result, but where those here weave: blocks of so many planes are short (8 to 192 channels,
+// k8 s4, 200 positions: 0.6 of the time; 24 to 512, k4 s4, 32x32: 0.2).
 bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
   constexpr double kSlowness = 1.25, kSlownessOfWoven = 1.05;
-  constexpr int64_t kLeastLine = 32, kMostPairsOfTap = 1024;
+  constexpr int64_t kLeastLine = 32, kMostPairsOfTap = 1024, kMostResults = 40;
   const Geometry& g = p.geometry;
   if (g.w_positions() == 1 && g.x_channels * g.y_channels >= kMostPairsOfTap) return false;
+  if (g.y_channels > kMostResults && !weaves(p)) return false;
   double results = double(g.y_channels);  // for a position of x
   for (const Axis& axis : g.axis) results *= double(std::min(axis.stride, axis.y));
   const double moved = (p.type == Type::f32 ? 16 : 8) * (double(g.x_channels) + results);

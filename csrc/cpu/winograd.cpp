@@ -31,6 +31,7 @@
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/winograd_gate.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -42,43 +43,12 @@ constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block of all panels, o
 // Work is shared out as if it were so many times as much: blocks are finer than those of other kernels (1-D, 64 to 64 channels,
 // k3 s1, 400 positions, two threads: 0.8 of the time).
 constexpr double kFiner = 4;
-// What pays along one, two and three axes. Of fewer channels, the transforms cost more than the products save. Of fewer results,
-// and of four times as many where few tiles fit into a block, those of the weights do, which are larger than the weights: of two
-// taps 2, 4 and 8 times, of three 1.3, 1.8 and 2.4 times. Then each block reads them from memory, which along two axes takes
-// longer than the products save with 8 lanes (gradients of data, 512 to 256 channels, k4 s2: 1.1 to 1.3 of the time of `gather`;
-// 512 to 512, k6 s2: 1.5 to 1.7). Small volumes, whose borders save products too, are left to kernels that sum each of their 27
-// taps by itself, and so err less.
-constexpr WinogradLeast kLeastOfTwos[] = {{48, 2304, 140, 1.25, 48}, {16, 512, 1024, 1.4, 576}, {16, 256, 5120, 1.8, 1728}};
-constexpr WinogradLeast kLeastOfThrees[] = {{48, 3072, 100, 1.3, 32}, {16, 512, 140, 1.6, 36}, {32, 1024, 400, 2.7, 64}};
-// Where phases differ in their taps, input is transformed for each class of them.
-constexpr WinogradLeast kLeastOfClasses[] = {
-    {64, 16384, 400, 1.25, 200}, {64, 4096, 700, 1.45, 576}, {64, 8192, 16384, 1.45, 1728}};
-// Volumes of them with 16 lanes, by measurement: k3 s2, 128 to 64 channels of 16^3 0.83 of the time, 12^3 1.05 forward, of which
-// a fifth is saved in vain, and 0.7 backward; with 8 lanes 1.15 and 0.86 of the time.
-constexpr WinogradLeast kLeastOfVolumeClasses = {32, 2048, 1400, 1.35, 1400};
-// Where all phases are transformed along the same axes, some of them by threes and others by twos (k5 s2, k7 s2, k8 s3), products
-// are saved in all of them. 0.6 to 0.7 of the time with 48 or more channels, from 14x14 on, 0.75 to 0.85 with 32, 0.9 with 24;
-// lines 0.7 to 0.9; with 8 lanes 0.7 to 0.8 from 20x20 on, and not forward where boxes of results are written for narrow panels,
-// each of which transforms the input, of more channels than kMostBoxed (128 to 64, 16x16: 1.1 of the time, 256 to 256: 1.2).
-constexpr WinogradLeast kLeastOfMixed[] = {{48, 2304, 50, 1.2, 32}, {16, 512, 96, 1.6, 96}, {32, 1024, 500, 2.2, 500}};
-constexpr WinogradLeast kLeastOfMixedOf8Lanes[] = {
-    {64, 8192, 100, 1.2, 100}, {32, 1024, 190, 1.7, 190}, {32, 1024, 1700, 2.5, 1700}};
-constexpr int64_t kMostBoxed = 64;
-// Where weights are many times the results, writing them transformed to memory costs more than transforming takes. (Along three
-// axes that was never so.)
-constexpr WinogradLeast kLeastInTurnOfTwos[] = {{64, 16384, 96, 1.25}, {64, 32768, 300, 1.25}, {64, 32768, INT64_MAX, 1.25}};
-constexpr WinogradLeast kLeastInTurnOfThrees[] = {{128, 16384, 128, 1.3}, {64, 16384, 100, 1.6}, {64, 32768, INT64_MAX, 1.9}};
+// Fewer results leave lanes of panels empty that other kernels fill. Fewer channels make short sums. Along two axes and three,
+// transforms err as much as sums of so many terms in torch; small volumes, whose borders save products too, are left to kernels
+// that sum each of their 27 taps by itself, and so err less.
+constexpr int64_t kLeastResults = 12, kLeastChannels = 6, kLeastChannelsOfVolume = 10, kLeastTerms = 16;
+constexpr double kLeastSavedOfVolumes = 2.7;
 constexpr int64_t kPacked = 16;  // channels that a thread transforms at a time, which stay in its cache
-
-const WinogradLeast& least(const std::vector<WinogradTiles>& classes, int64_t lanes) {
-  if (are_mixed(classes)) return (lanes < kMaxLanes ? kLeastOfMixedOf8Lanes : kLeastOfMixed)[classes[0].axes - 1];
-  if (classes.size() > 1 && classes[0].axes == kAxes && lanes == kMaxLanes) return kLeastOfVolumeClasses;
-  const WinogradLeast* of = classes.size() > 1 ? kLeastOfClasses : classes[0].of_twos() ? kLeastOfTwos : kLeastOfThrees;
-  return of[classes[0].axes - 1];
-}
-const WinogradLeast& least_in_turn(const WinogradTiles& c) {
-  return (c.of_twos() ? kLeastInTurnOfTwos : kLeastInTurnOfThrees)[c.axes - 1];
-}
 
 }  // namespace
 
@@ -195,24 +165,24 @@ Winograd::Block Winograd::block(int64_t index) const {
   return b;
 }
 
-// Fewer products against more weights to read: transformed weights are (points/taps)^axes times as large, and each call writes
-// them once and reads them once a block.
-bool Winograd::pays() const {
-  const WinogradLeast& least = cpu::least(classes_, lanes());
-  if (!least.reached(depth_, columns_) || WinogradTiles::saved(p_.geometry, p_.operation) < least.saved) return false;
-  const int64_t results = most().count(p_.geometry.batch) * most().results;
-  const bool few = room() < kFewTiles,
-             boxed = are_mixed(classes_) && forward_ && !in_place_output_ && std::max(depth_, columns_) > kMostBoxed,
-             never = lanes() < kMaxLanes && ((few && most().axes == 2) || boxed);
-  // Weights packed ahead are taken in any case where a call that packs none would transform them in turn: bits are the same.
-  if (p_.prepacked) return (!never && results >= least.results_packed) || pays_in_turn();
-  return !never && results >= (few ? 4 : 1) * least.results;
+bool Winograd::accurate() const {
+  const WinogradTiles& c = most();
+  const bool volume_of_threes = c.axes == kAxes && classes_.size() == 1 && !c.of_twos();
+  if (volume_of_threes && WinogradTiles::saved(p_.geometry, p_.operation) < kLeastSavedOfVolumes) return false;
+  return c.axes == 1 || depth_ * summed(c) >= kLeastTerms;
 }
 
-bool Winograd::pays_in_turn() const {
-  const WinogradLeast& least = least_in_turn(most());
-  return fits_at_once(1) && least.reached(depth_, columns_) && WinogradTiles::saved(p_.geometry, p_.operation) >= least.saved &&
-         most().count(p_.geometry.batch) * most().results >= least.results;
+bool Winograd::pays(double share) const {
+  const int64_t channels = most().axes == kAxes ? kLeastChannelsOfVolume : kLeastChannels;
+  if (columns_ < kLeastResults || depth_ < channels || !accurate()) return false;
+  const auto pays = [&](const Problem& p, bool in_turn) {
+    return winograd_share(p, classes_, lanes(), in_turn ? most().count(p.geometry.batch) : room()) < share;
+  };
+  if (pays(p_, in_turn_)) return true;
+  // Weights packed ahead are taken in any case where a call that packs none would transform them in turn: bits are the same.
+  Problem not_packed = p_;
+  not_packed.prepacked = false;
+  return p_.prepacked && fits_at_once(1) && pays(not_packed, true);
 }
 
 std::string Winograd::describe() const {
@@ -274,40 +244,32 @@ void Winograd::pack(const Buffers& buffers, const Parallel& parallel, void* pack
 
 namespace {
 
-std::shared_ptr<Winograd> make(const Problem& p, Isa isa, const Request& request, bool in_turn) {
-  if (p.operation == Operation::backward_weights || p.type != Type::f32) return nullptr;
-  if (!request.by_name && !winograd_allowed(p)) return nullptr;
+std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request, bool in_turn) {
+  if (p.operation == Operation::backward_weights || p.type != Type::f32 || (in_turn && p.prepacked)) return nullptr;
+  if (!request.by_name && (!winograd_allowed(p) || (isa == Isa::avx512 && fewer_products(p, request)))) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, p.operation);
-  return classes.empty() ? nullptr : std::make_shared<Winograd>(p, std::move(classes), isa, request.threads, in_turn);
-}
-
-std::shared_ptr<Plan> make_ahead(const Problem& p, Isa isa, const Request& request) {
-  auto plan = make(p, isa, request, false);
-  return plan && (request.by_name || plan->pays()) ? plan : nullptr;
-}
-
-std::shared_ptr<Plan> make_in_turn(const Problem& p, Isa isa, const Request& request) {
-  if (p.prepacked) return nullptr;
-  auto plan = make(p, isa, request, true);
-  return plan && plan->fits_at_once(1) && (request.by_name || plan->pays_in_turn()) ? plan : nullptr;
+  if (classes.empty()) return nullptr;
+  auto plan = std::make_shared<Winograd>(p, std::move(classes), isa, request.threads, in_turn);
+  if (in_turn && !plan->fits_at_once(1)) return nullptr;
+  const bool matrices = isa == Isa::avx512 && gather_takes_matrices(p, request);
+  return request.by_name || plan->pays(matrices ? kWinogradPaysByMatrices : kWinogradPays) ? plan : nullptr;
 }
 
 }  // namespace
 
 std::shared_ptr<Plan> make_winograd_in_turn_avx512(const Problem& p, const Request& request) {
-  return fewer_products(p, request) ? nullptr : make_in_turn(p, Isa::avx512, request);
+  return make(p, Isa::avx512, request, true);
 }
 std::shared_ptr<Plan> make_winograd_in_turn_avx2(const Problem& p, const Request& request) {
-  return make_in_turn(p, Isa::avx2, request);
+  return make(p, Isa::avx2, request, true);
 }
 std::shared_ptr<Plan> make_winograd_avx512(const Problem& p, const Request& request) {
   // Six products in matrix registers are as fast as these where the channels fill registers, and few rows of weights L1 (128 to
   // 64 channels of 16x16, k4 s2: 0.83 of the time; 256 to 128: 1.1 to 1.3; 96 to 48: 1.1 to 1.5).
   const int64_t x = p.geometry.x_channels, y = p.geometry.y_channels;
   const bool fill = x % 32 == 0 && y % 32 == 0 && std::min(x, y) < 128;
-  const bool matrices = !request.by_name && fill && gather_takes_matrices(p, request);
-  return matrices || fewer_products(p, request) ? nullptr : make_ahead(p, Isa::avx512, request);
+  return !request.by_name && fill && gather_takes_matrices(p, request) ? nullptr : make(p, Isa::avx512, request, false);
 }
-std::shared_ptr<Plan> make_winograd_avx2(const Problem& p, const Request& request) { return make_ahead(p, Isa::avx2, request); }
+std::shared_ptr<Plan> make_winograd_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request, false); }
 
 }  // namespace torch_ext::cpu

@@ -28,8 +28,8 @@ class Winograd final : public Plan {
   void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override;
   // Whether one block has room for all tiles, and in which order weights are transformed makes no difference but in time.
   bool fits_at_once(int64_t panels) const;
-  bool pays() const;  // with weights transformed before blocks are
-  bool pays_in_turn() const;
+  // Whether it takes less than such a share of the time of `gather`, by measurement.
+  bool pays(double share) const;
 
  private:
   struct Block : TileBlock {
@@ -58,7 +58,8 @@ class Winograd final : public Plan {
     Range segments;
   };
 
-  int64_t room() const;  // tiles of a block at most, of the phases with most taps
+  bool accurate() const;  // as sums of the formula are
+  int64_t room() const;   // tiles of a block at most, of the phases with most taps
   void make_panels(int64_t channels, int64_t most_vectors);
   bool choose_blocks(int threads);
   bool choose_panels(int threads);

@@ -16,6 +16,7 @@
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/scratch.h"
 #include "csrc/cpu/weight_sums.h"
+#include "csrc/cpu/winograd_gate.h"
 #include "csrc/cpu/winograd_tiles.h"
 
 namespace torch_ext::cpu {
@@ -25,20 +26,10 @@ constexpr int64_t kSumsBytes = 1 << 20, kTransformedBytes = 768 << 10;  // of a 
 constexpr int64_t kSliceBytes = 64 << 10;                               // of x and y that a thread brings at a time
 constexpr int64_t kItems = 16, kTilesOfPart = 100;
 constexpr int64_t kMinTiles = 24, kMaxTiles = 128;  // of a block
-// What pays along one, two and three axes (32 to 16 channels, 128x128, k4 s2: 0.75 of the time in NCX, 0.94 in NXC; k3 s1 1.03,
-// of 14x14 0.7; 16 to 16 0.75 to 1.1). Of all groups together, more channels are needed to pay for boxes along one axis and
-// three.
-constexpr WinogradLeast kLeastOfTwos[] = {{32, 2048, 200, 1.25}, {16, 512, 300, 1.25}, {32, 2048, 4096, 1.6}};
-constexpr WinogradLeast kLeastOfThrees[] = {{64, 8192, 200, 1.3}, {16, 512, 140, 1.4}, {32, 1024, 600, 2.2}};
-constexpr int64_t kLeastBoxedProduct[] = {2048, 512, 2048};
-// Where phases differ in their taps, x is transformed for each class of them.
-constexpr WinogradLeast kLeastOfClasses[] = {{64, 8192, 1000, 1.25}, {64, 4096, 1000, 1.25}, {64, 4096, 1400, 1.35}};
-constexpr int64_t kLeastBoxedProductOfClasses[] = {INT64_MAX, 8192, 4096};  // boxes along one axis cost too much
-// Where these are transformed along the same axes all the same (k5 s2, 128 to 64 channels, 32x32: 0.58 of the time in NXC, 0.65
-// in NCX; 24 to 24, 64x64: 0.78; 32 to 32, 10x10: 0.95; 256 to 128, 400 positions: 0.72).
-constexpr WinogradLeast kLeastOfMixed[] = {{32, 2048, 60, 1.2}, {16, 256, 96, 1.5}, {32, 1024, 400, 2.2}};
-constexpr int64_t kLeastOfSegments = 200;
-constexpr int64_t kMostAlongLines = 4096;       // products of a tap, of 8 lanes
+constexpr int64_t kLeastChannels = 6, kLeastChannelsOf8Lanes = 12;
+// Taps of fewer terms err by more than in the sums of the formula: positions where these have several segments, tiles along three
+// axes.
+constexpr int64_t kLeastPositionsOfSegments = 200, kLeastTilesOfVolume = 27;
 constexpr int64_t kMostBoxedAtOnce = 64 << 20;  // bytes
 
 class WinogradSums final : public Plan, private WeightSums<float> {
@@ -47,10 +38,10 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   std::string describe() const override;
   int64_t workspace_bytes() const override { return std::max(layout_.bytes(), exact_->workspace_bytes()); }
   void run(const Buffers& buffers, const Parallel& parallel) const override;
-  bool pays() const;
+  // Whether it takes less than such a share of the time of `outer`, by measurement.
+  bool pays(double share) const;
 
  private:
-  bool saves_enough() const;
   // A phase of a class, and how many points the segments of taps of those before it have.
   struct Phase {
     size_t of_class;
@@ -221,27 +212,14 @@ WinogradSums::Unit WinogradSums::unit(int64_t index) const {
   return u;
 }
 
-// Whether so many products are saved that those with 16 registers, which wait for memory, take less time than `outer` (64 to 64
-// channels, k3 s2: along two axes 1.1, along three 1.3 of it; k4 s2 along one 1.05, 32 to 32 0.85, 256 to 128 1.05 to 1.25).
-bool WinogradSums::saves_enough() const {
-  const bool few = most().of_twos() && m_ * n_ < kMostAlongLines;
-  return classes_.size() == 1 && most().segments == 1 && (most().axes > 1 || few);
-}
-
-bool WinogradSums::pays() const {
-  const bool one_class = classes_.size() == 1, mixed = are_mixed(classes_), boxed = !(x_.in_place && y_.in_place);
-  const WinogradLeast& least = (mixed              ? kLeastOfMixed
-                                : !one_class       ? kLeastOfClasses
-                                : most().of_twos() ? kLeastOfTwos
-                                                   : kLeastOfThrees)[most().axes - 1];
-  const int64_t product = m_ * n_;
-  if (lanes() < kMaxLanes && !saves_enough()) return false;
-  if (boxed && one_class && product * p_.geometry.groups < kLeastBoxedProduct[most().axes - 1]) return false;
+bool WinogradSums::pays(double share) const {
+  const bool boxed = !(x_.in_place && y_.in_place);
   const double boxes = double(p_.geometry.x_size() + p_.geometry.y_size()) * sizeof(float);
   if (boxed && parts_ == 1 && boxes > kMostBoxedAtOnce) return false;
-  if (boxed && !one_class && !mixed && product < kLeastBoxedProductOfClasses[most().axes - 1]) return false;
-  return least.reached(m_, n_) && WinogradTiles::saved(p_.geometry, Operation::conv_transpose) >= least.saved &&
-         most().count(p_.geometry.batch) * most().results >= least.results;
+  const int64_t least = lanes() < kMaxLanes ? kLeastChannelsOf8Lanes : kLeastChannels;
+  if (std::min(p_.geometry.x_channels, p_.geometry.y_channels) < least) return false;
+  if (most().axes == kAxes && most().count(p_.geometry.batch) < kLeastTilesOfVolume) return false;
+  return winograd_share(p_, classes_, lanes(), most().count(p_.geometry.batch)) < share;
 }
 
 std::string WinogradSums::describe() const {
@@ -373,19 +351,21 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (p.operation != Operation::backward_weights || p.type != Type::f32) return nullptr;
+  if (!request.by_name && (!winograd_allowed(p) || (isa == Isa::avx512 && fewer_products(p, request)))) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose);
   if (classes.empty()) return nullptr;
-  // Of several segments, taps with few terms err by more than in the sums of the formula.
-  const bool few = p.geometry.batch * p.geometry.x_positions() < kLeastOfSegments;
-  if (classes[0].segments > 1 && few) return nullptr;
+  if (classes[0].segments > 1 && p.geometry.batch * p.geometry.x_positions() < kLeastPositionsOfSegments) return nullptr;
   auto plan = std::make_shared<WinogradSums>(p, std::move(classes), isa, request.threads);
-  return request.by_name || (winograd_allowed(p) && plan->pays()) ? plan : nullptr;
+  // Registers of matrices take so many channels.
+  constexpr int64_t kLeastOfMatrices = 32;
+  const bool matrices = request.isa >= Isa::amx && std::min(p.geometry.x_channels, p.geometry.y_channels) >= kLeastOfMatrices;
+  return request.by_name || plan->pays(matrices ? kWinogradPaysByMatrices : kWinogradPays) ? plan : nullptr;
 }
 
 }  // namespace
 
 std::shared_ptr<Plan> make_winograd_sums_avx512(const Problem& p, const Request& request) {
-  return fewer_products(p, request) ? nullptr : make(p, Isa::avx512, request);
+  return make(p, Isa::avx512, request);
 }
 std::shared_ptr<Plan> make_winograd_sums_avx2(const Problem& p, const Request& request) { return make(p, Isa::avx2, request); }
 

@@ -173,16 +173,4 @@ Region WinogradGrid::whole_input() const { return {{}, {axis[0].in_extent, axis[
 
 Region WinogradGrid::whole_output() const { return {{}, {axis[0].out_extent, axis[1].out_extent, axis[2].out_extent}}; }
 
-bool fewer_products(const Problem& p, const Request& request) {
-  return !request.by_name && p.precision != Precision::full && request.isa >= Isa::amx;
-}
-
-bool winograd_allowed(const Problem& p) {
-  static const bool enabled = [] {
-    const char* value = std::getenv("TORCH_EXT_WINOGRAD");
-    return !value || std::strcmp(value, "0") != 0;
-  }();
-  return enabled && p.transforms_allowed;
-}
-
 }  // namespace torch_ext::cpu

@@ -195,19 +195,4 @@ inline bool are_mixed(const std::vector<WinogradTiles>& classes) {
   return classes.size() > 1 && classes.front().axes == classes.back().axes;
 }
 
-// What a kernel needs to be faster than others: channels on either side, these times each other, results of a phase, by how much
-// products must be fewer, and results of a phase where weights are packed ahead.
-struct WinogradLeast {
-  int64_t channels, product, results;
-  double saved;  // see WinogradTiles
-  int64_t results_packed = 0;
-  bool reached(int64_t x, int64_t y) const { return std::min(x, y) >= channels && x * y >= product; }
-};
-
-// Whether float32 may be computed with fewer than six products of bf16, for which matrix registers are faster.
-bool fewer_products(const Problem& problem, const Request& request);
-
-// Whether kernels may choose it: TORCH_EXT_WINOGRAD=0 and who wants the same bits for a sample in any batch do not want it.
-bool winograd_allowed(const Problem& problem);
-
 }  // namespace torch_ext::cpu

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model: what a call adds up besides products, each kind at a price that was fitted (least squares of the relative error) to
+// the times of 900 layers drawn at random, of 4 to 512 channels, along one, two and three axes, of all kinds of phases, in both
+// layouts. It misses by 8, 10 and 17 % along one, two and three axes, and by half as much again with 8 lanes: what it chooses
+// takes 2 % longer than the faster kernel always would.
+#include "csrc/cpu/winograd_gate.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "csrc/cpu/rounding.h"
+
+namespace torch_ext::cpu {
+namespace {
+
+// In multiply-adds of the direct kernels.
+struct Prices {
+  double product;        // a multiply-add
+  double input, result;  // a number to transform: of the input, or of x; of the results, in whole vectors, or of y
+  double weight, far;    // a transformed weight, once a call, where all of them stay in cache, and where not;
+  double read;           // and for each block that reads it
+};
+using PricesOfAxes = Prices[kAxes];  // of one, two and three that are transformed
+constexpr PricesOfAxes kData = {{1.08, 5.2, 6.8, 3, 10, 0}, {1.09, 6.4, 6.6, 1, 3, 2.6}, {1.35, 7.2, 3.4, 1.5, 2, 4.5}};
+constexpr PricesOfAxes kDataOf8Lanes = {{1.11, 3, 13.8, 2.1, 2.1, 1.1}, {1.24, 5.9, 10.7, 0.2, 18, 3.6}, {1.84, 4, 2, 0, 0, 5.6}};
+// Those with 16 registers wait for memory.
+constexpr PricesOfAxes kSums = {{1.07, 4.8, 4.9, 2.5, 2.5, 0}, {1.18, 5.2, 3.3, 2.7, 2.7, 0}, {1.5, 9.6, 6, 0.5, 0.5, 0}};
+constexpr PricesOfAxes kSumsOf8Lanes = {{1.68, 2.6, 2.5, 1.1, 1.1, 0}, {1.75, 5.3, 0, 2.7, 2.7, 0}, {2.28, 8.9, 0, 0, 0, 0}};
+constexpr double kFarBytes = 8 << 20;  // of transformed weights
+
+const PricesOfAxes& prices_of(const Problem& p, int64_t lanes) {
+  if (p.operation == Operation::backward_weights) return lanes < kMaxLanes ? kSumsOf8Lanes : kSums;
+  return lanes < kMaxLanes ? kDataOf8Lanes : kData;
+}
+
+}  // namespace
+
+double winograd_share(const Problem& p, const std::vector<WinogradTiles>& classes, int64_t lanes, int64_t tiles_of_block) {
+  const Geometry& g = p.geometry;
+  const PricesOfAxes& prices = prices_of(p, lanes);
+  const Prices& price = prices[classes[0].axes - 1];
+  const bool sums = p.operation == Operation::backward_weights, backward = p.operation == Operation::backward_data;
+  const double depth = double(backward ? g.y_channels : g.x_channels);
+  const int64_t columns = backward ? g.x_channels : g.y_channels;
+  double products = 0, work = 0, weights = 0;
+  for (const WinogradTiles& c : classes) {
+    const double points = double(c.points * c.count(g.batch)), segments = double(c.first_taps.size()),
+                 summed = double(c.summed(p.operation));
+    const double of_class = points * segments * depth * double(columns);
+    products += of_class;
+    work += of_class * prices[std::max(c.axes - 1, 0)].product;
+    work += points *
+            (price.input * summed * depth + price.result * segments / summed * double(sums ? columns : round_up(columns, lanes)));
+    weights += double(c.points) * segments * depth * double(columns);
+  }
+  const double blocks = double(parts_of(classes[0].count(g.batch), tiles_of_block));
+  const double once = p.prepacked ? 0 : weights * sizeof(float) > kFarBytes ? price.far : price.weight;
+  work += weights * (once + blocks * price.read);
+  return work / products / WinogradTiles::saved(g, backward ? p.operation : Operation::conv_transpose);
+}
+
+bool fewer_products(const Problem& p, const Request& request) {
+  return !request.by_name && p.precision != Precision::full && request.isa >= Isa::amx;
+}
+
+bool winograd_allowed(const Problem& p) {
+  static const bool enabled = [] {
+    const char* value = std::getenv("TORCH_EXT_WINOGRAD");
+    return !value || std::strcmp(value, "0") != 0;
+  }();
+  return enabled && p.transforms_allowed;
+}
+
+}  // namespace torch_ext::cpu

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether kernels may choose Winograd's products, and how long these take.
+#pragma once
+#include <vector>
+
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/winograd_tiles.h"
+
+namespace torch_ext::cpu {
+
+// Whether float32 may be computed with fewer than six products of bf16, for which matrix registers are faster.
+bool fewer_products(const Problem& problem, const Request& request);
+
+// Whether kernels may choose it: TORCH_EXT_WINOGRAD=0 and who wants the same bits for a sample in any batch do not want it.
+bool winograd_allowed(const Problem& problem);
+
+// The time of `winograd` as a share of that of `gather`, or of `winograd_sums` as one of `outer`, by a model of what was
+// measured. Weights are read for each block of so many tiles of the phases with most taps; `winograd_sums` reads none.
+double winograd_share(const Problem& problem, const std::vector<WinogradTiles>& classes, int64_t lanes, int64_t tiles_of_block);
+
+// What such a share must be below: of the time of direct kernels, or where six products in matrix registers compute float32,
+// which run at 1.15 to 2 times the speed of multiply-adds.
+inline constexpr double kWinogradPays = 0.97, kWinogradPaysByMatrices = 0.75;
+
+}  // namespace torch_ext::cpu
