@@ -21,9 +21,7 @@ constexpr int64_t kXBoxBytes = 192 << 10;         // of those of x, where they a
 constexpr int64_t kRowsBytes = 384 << 10;         // of the rows of y of a block, where planes are unfolded
 constexpr int64_t kMostPositions = 2048;          // of several samples: rows of x that stay in L1
 constexpr int64_t kMaxChannels = 4;               // output channels of a group, of which outer leaves most lanes empty
-constexpr int64_t kMaxPairs = 4;                  // channel pairs of a group, unless there are as many columns as
-constexpr int64_t kMinColumns = 64;               // these, of output channels and taps, for each vector of x that is loaded,
-constexpr int64_t kMinColumnsOfPlanes = 8;        // or these where x and y lie as planes, which need no other order
+constexpr int64_t kMaxPairs = 4;                  // channel pairs of a group, in any case
 constexpr int64_t kMinGroups = 8;                 // fewer do not occupy the threads
 constexpr int64_t kMinParts = 8, kMaxParts = 16;  // that the positions are summed in, where groups are few
 constexpr int64_t kMinLine = 512;                 // of positions, from which on lines are cut for them
@@ -296,17 +294,33 @@ bool Dots<Element>::store(const Buffers& buffers, int64_t channel, const Real* s
 }
 
 // The lanes of a dot product are added in the end, which only long lines pay for where there are many of them: by measurement
-// against outer, whose tiles are partly empty with few channels of y. Of more than a few of these, planes are worth their order
+// against outer, whose tiles are partly empty with few channels of y. Planes of more than a few of these are worth their order
 // where few channels of x meet them or where they are not strided, and where channels lie side by side if each y meets some taps.
-// (2 to 6 channels, k4 s2, 100x100: 0.3 of the time in NCX, 0.5 in NXC; 20 to 8 of 8 groups, k3 s1, 128x128: 0.6 and 1.0.)
+// (2 to 6 channels, k4 s2, 100x100: 0.3 of the time in NCX, 0.5 in NXC; 20 to 8 of 8 groups, k3 s1, 128x128: 0.6 and 1.0; 1 to
+// 16, k7 s2, 14x14: 0.7.)
 bool few_channels(const Geometry& g, int64_t lanes, bool planes) {
-  constexpr int64_t kPairsOfPosition = 4, kMostPairs = 160, kFewChannels = 3, kLongLine = 32, kFewInputs = 8, kLeastMet = 4;
-  const int64_t line = g.axis[kAxes - 1].x, strides = g.axis[0].stride * g.axis[1].stride * g.axis[2].stride;
-  const bool few_inputs = g.x_channels <= kFewInputs;
-  const bool worth_planes = (few_inputs || (planes && strides == 1)) && (planes || g.w_positions() >= kLeastMet * strides);
-  if (g.y_channels > kMaxChannels && (g.y_channels > (strides == 1 ? lanes * 3 / 4 : lanes / 2) || !worth_planes)) return false;
+  constexpr int64_t kPairsOfPosition = 4, kMostPairs = 160, kFewChannels = 3, kLongLine = 32, kFewInputs = 8, kLeastMet = 4,
+                    kLeastInputs = 2;
+  const Axis* axis = g.axis;
+  const int64_t line = axis[2].x, strides = axis[0].stride * axis[1].stride * axis[2].stride, met = g.w_positions() / strides;
+  const bool dense = strides == 1, one_or_two = std::max({axis[0].stride, axis[1].stride, axis[2].stride}) <= 2;
+  const int64_t half = lanes / 2, most = lanes * 3 / 4;
+  const bool worth_planes = (planes || met >= kLeastMet) && (g.x_channels <= kFewInputs || (planes && dense));
+  const bool some = g.y_channels <= (dense ? most : half) && worth_planes;
+  const bool least_inputs =
+      g.x_channels <= kLeastInputs && one_or_two && met >= 2 && g.y_channels <= (dense && line >= kLongLine ? 2 * lanes : most);
+  if (g.y_channels > kMaxChannels && !some && !least_inputs) return false;
   return g.x_channels * g.y_channels <= std::min(kPairsOfPosition * line, kMostPairs) ||
          (g.y_channels <= kFewChannels && line >= kLongLine);
+}
+
+// Whether of output channels and taps there are enough for each vector of x that is loaded: some where x and y lie as planes,
+// which need no other order, or where outer has one or two channels of y for a vector of 16; else many.
+bool many_columns(const Geometry& g, int64_t lanes, bool planes) {
+  constexpr int64_t kLeast = 64, kLeastOfPlanes = 4, kLeastOfOne = 16, kMostPairsOfOne = 48, kLeastMet = 2;
+  const bool met = g.w_positions() >= kLeastMet * g.axis[0].stride * g.axis[1].stride * g.axis[2].stride;
+  const bool one = g.y_channels <= lanes / 8 && g.x_channels * g.y_channels <= kMostPairsOfOne && met;
+  return g.y_channels * g.w_positions() >= (planes ? kLeastOfPlanes : one ? kLeastOfOne : kLeast);
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
@@ -314,9 +328,8 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (p.operation != Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   const bool few_pairs = g.x_channels * g.y_channels <= kMaxPairs;
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
-  const int64_t least = planes ? kMinColumnsOfPlanes : kMinColumns;
-  const bool many_columns = few_channels(g, lanes_of(p.type, isa), planes) && g.y_channels * g.w_positions() >= least;
-  if (!few_pairs && !many_columns && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
+  const bool suits = few_channels(g, lanes_of(p.type, isa), planes) && many_columns(g, lanes_of(p.type, isa), planes);
+  if (!few_pairs && !suits && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
   if (isa == Isa::avx512_bf16) {
     if (p.type != Type::bf16 || !(request.by_name || pairs_are_fast())) return nullptr;
     return std::make_shared<Dots<bf16>>(p, isa, request.threads);

@@ -130,13 +130,14 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
 }
 
 // Copies of what each tap reads cost less than the borders that lines have in planes where they are fewer than twice the results,
-// or where lines are short (16 channels of x, 3 of y, k5 s2, 14x14: 0.7 of the time, 150x130: 1.1).
+// or some times as many where lines are short (16 channels of x, 3 of y, k5 s2, 14x14: 0.7 of the time, 150x130: 1.1; 6 channels
+// of x, 128 of y, k7 s1, 16x16: 7).
 template <class Real>
 bool Wide<Real>::unfolding_pays() const {
-  constexpr int64_t kShortLine = 32;
+  constexpr int64_t kShortLine = 32, kMostCopies = 2, kMostCopiesOfShort = 8;
   const Geometry& g = p_.geometry;
-  const int64_t terms = depth_ * g.w_positions(), line = g.axis[2].x;
-  const bool pays = terms <= 2 * columns_ || line < lanes() || (line < kShortLine && terms <= kMaxTerms);
+  const int64_t most = g.axis[2].x < kShortLine ? kMostCopiesOfShort : kMostCopies;
+  const bool pays = depth_ * g.w_positions() <= most * columns_;
   return pays && g.groups == 1 && in_place_output_ && positions_follow(p_);
 }
 

@@ -45,14 +45,24 @@ bool overfills_box(const Problem& p, int64_t lanes) {
          (g.x_channels > lanes / 4 && g.w_size() >= kWeightsOfPosition * g.batch * g.x_positions());
 }
 
+// Whether channels of y that lie side by side are brought to planes for one product each.
+bool met_once(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return p.y.axis[kAxes - 1] != 1 && g.y_channels > 1 &&
+         g.w_positions() == g.axis[0].stride * g.axis[1].stride * g.axis[2].stride;
+}
+
 // Where tiles of half a vector take half of the time, `gather` computes backward_data to as few channels faster, but along lines
-// that fill vectors where neighbours of x read neighbours of y, or where rows of few channels make short sums. (8 to 64 channels,
-// k4 s2, 14x14: 0.5 of the time in NCX, 0.7 in NXC; k5 s1, 28x28: 1.1 and 1.2; 6 to 16, k3 s2, 28x28: 0.9 and 1.3.)
+// that fill vectors where neighbours of x read neighbours of y, or where rows of few channels make short sums, or where they
+// leave a quarter of it empty. (8 to 64 channels, k4 s2, 14x14: 0.5 of the time in NCX, 0.7 in NXC; k5 s1, 28x28: 1.1 and 1.2; 6
+// to 20, k6 s2, 4000 positions: 1.9 and 1.3.)
 bool halves_fill(const Problem& p, Isa isa, int64_t lanes) {
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
-  return p.operation == Operation::backward_data && g.x_channels > lanes / 4 && column_step_of(p.type, isa) < lanes &&
-         (line.x < lanes || (line.stride > 1 && (g.y_channels > lanes || p.y.axis[kAxes - 1] == 1)));
+  if (p.operation != Operation::backward_data || g.x_channels <= lanes / 4 || column_step_of(p.type, isa) == lanes) return false;
+  const bool partly = g.x_channels <= lanes * 3 / 8, planes = p.y.axis[kAxes - 1] == 1;
+  const bool long_rows = partly ? g.y_channels > 4 * lanes || met_once(p) : planes || g.y_channels > lanes;
+  return line.x < lanes || (line.stride > 1 && long_rows);
 }
 
 // Whether conv_transpose of so few channels has sums too short to bring them to vectors of result channels, a quarter of which
@@ -81,7 +91,8 @@ bool weaves(const Problem& p) {
 
 // Worth it where a vector of result channels would be at least half empty, where a row of few channels is too short to be summed
 // over by itself while all taps together make a sum that is worth bringing the planes in order for (a short one where they are,
-// by measurement), for results that do not fill the tiles of `gather`, and where the planes would not stay as they are elsewhere.
+// by measurement; not where it meets each y once), for results that do not fill the tiles of `gather`, and where the planes would
+// not stay as they are elsewhere.
 bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   constexpr int64_t kFewChannels = 4, kLongSum = 32, kLongSumOfPlanes = 8, kFewResults = 32, kFewResultsOfPairs = 16,
                     kSmallPlane = 128;
@@ -93,7 +104,7 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = multiplies_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
-  const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && !fills_tiles &&
+  const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
   const bool kept = forward && planes && !pairs && beats_gather(p, isa, lanes);
   const bool few_inputs = short_sums(p, isa, pairs && planes);
