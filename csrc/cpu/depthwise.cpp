@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "csrc/cpu/depthwise_gate.h"
 #include "csrc/cpu/gather.h"
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
@@ -17,11 +18,7 @@ namespace {
 
 constexpr int64_t kItems = 64;            // items to aim for, so that any number of threads up to that has work
 constexpr int64_t kBoxBytes = 256 << 10;  // of the rows of an item: a quarter of the L2 cache
-// Fewer are faster as planes, with lanes along positions, by measurement: of those that lie side by side, of those that lie as
-// planes already, and of strides so long that a line has few cells.
-constexpr int64_t kMinChannels = 16, kMinPlanes = 24, kMinChannelsOfLongStride = 8, kLongStride = 5;
-constexpr int64_t kMaxPages = 64;   // that the processor finds at once
-constexpr int64_t kChannels = 128;  // at a time: the weights of sixteen taps stay in L1
+constexpr int64_t kChannels = 128;        // at a time: the weights of sixteen taps stay in L1
 
 // Halves the longer one of a block's lines and the positions of a line, but not to less than what makes the block's overlap with
 // its neighbours matter; returns whether that was possible.
@@ -372,15 +369,7 @@ std::shared_ptr<Plan> make_typed(const Problem& p, Isa isa, int threads) {
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (g.x_channels != 1 || g.y_channels != 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  // Planes that must be transposed for this are worth it too where they have lines to share what a block reads; of long lines of
-  // many channels a block would touch a page for each channel.
-  const bool planes = p.x.channel != 1 || p.y.channel != 1, lines = g.axis[0].x * g.axis[1].x > 1 || g.axis[2].stride > 2;
-  const int64_t least = g.axis[2].stride >= kLongStride                      ? kMinChannelsOfLongStride
-                        : planes && p.operation == Operation::conv_transpose ? kMinPlanes
-                                                                             : kMinChannels;
-  const bool slow =
-      g.groups < least || (planes && !lines && (g.groups > kMaxPages || p.operation == Operation::backward_weights));
-  if (slow && !request.by_name) return nullptr;
+  if (!request.by_name && depthwise_kernel(p, isa) != DepthwiseKernel::depthwise) return nullptr;
   return p.type == Type::f64 ? make_typed<double>(p, isa, request.threads) : make_typed<float>(p, isa, request.threads);
 }
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "csrc/cpu/depthwise_gate.h"
 #include "csrc/cpu/kernels.h"
 
 namespace torch_ext::cpu {
@@ -352,34 +353,12 @@ template class Interleaved<double>;
 
 namespace {
 
-// By measurement, against `depthwise` and, of few channels, `wide`.
-bool pays(const Problem& p, int64_t lanes) {
-  constexpr int64_t kMinRun = 24, kMinTaps = 9, kMinTapsOfData = 32, kMinTapsOfWholeVectors = 256;
-  constexpr int64_t kCopies = 2, kCopiesOfWeights = 4;
-  const Geometry& g = p.geometry;
-  const Axis& line = g.axis[2];
-  const bool whole_vectors = g.groups % lanes == 0;
-  // Runs are to fill vectors, the narrower ones too where phases have different numbers of taps. A stride of one makes none.
-  const int64_t rest = line.w % line.stride, narrowest = g.groups * (rest ? std::min(rest, line.stride - rest) : line.stride);
-  if (line.stride == 1 || (narrowest < kMinRun && !whole_vectors)) return false;
-  // What runs of taps sum has to be added up. Where channels fill vectors themselves it is the order of y that pays, of long
-  // kernels.
-  if (p.operation == Operation::backward_data)
-    return g.w_positions() >= (whole_vectors ? kMinTapsOfWholeVectors : kMinTapsOfData);
-  if (p.operation == Operation::backward_weights && g.w_positions() < kMinTaps) return false;
-  // Rows of x that are to be repeated cost what so many reals of y do.
-  const int64_t y = g.groups * g.y_positions() / g.x_positions();
-  const int64_t copies = p.operation == Operation::conv_transpose ? kCopies : kCopiesOfWeights;
-  return whole_vectors || copies * RepeatedRow(g.groups, lanes).size <= y;
-}
-
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[2];
   if (g.x_channels != 1 || g.y_channels != 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   if ((line.dilation > 1 && line.w > 1) || line.stride > line.y) return nullptr;  // lines are computed in whole cells
-  const bool side_by_side = p.y.channel == 1 && p.y.axis[2] == g.groups;
-  if (!request.by_name && !(side_by_side && pays(p, lanes_of(p.type, isa)))) return nullptr;
+  if (!request.by_name && depthwise_kernel(p, isa) != DepthwiseKernel::interleaved) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Interleaved<double>>(p, isa, request.threads);
   return std::make_shared<Interleaved<float>>(p, isa, request.threads);
 }

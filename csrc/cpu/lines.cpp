@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "csrc/cpu/depthwise_gate.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 
@@ -195,47 +196,13 @@ void Lines<Real>::compute(const Range* cell, const Range* to, const Real* box, c
       }
 }
 
-// By measurement. Few channels have no better kernel but for gradients of one long line, and those of long strides that read much
-// of y again with each block. Many channels do with lanes along them, for which planes must be transposed: that takes longer for
-// large planes and for those that lie a multiple of a page apart.
-bool few_pay(const Problem& p, Isa isa) {
-  constexpr int64_t kSmallPlane = 1024, kLargePlane = 4096;
-  const Geometry& g = p.geometry;
-  if (p.operation == Operation::conv_transpose) return true;
-  if (p.operation == Operation::backward_weights && isa < Isa::avx512 && g.x_positions() <= kSmallPlane) return false;
-  return g.axis[kAxes - 1].stride <= 2 || g.x_positions() <= kLargePlane;
-}
-bool many_pay(const Problem& p) {
-  constexpr int64_t kLeastLine = 16, kMany = 64, kResults = 2048, kPositions = 8192, kLongLine = 4096, kPage = 4096;
-  const Geometry& g = p.geometry;
-  const Axis& line = g.axis[kAxes - 1];
-  const bool forward = p.operation == Operation::conv_transpose, narrow = bytes_of(p.type) < 4;
-  const int64_t positions = g.y_positions() * (narrow ? 2 : 1);  // others convert these as they transpose
-  if (g.x_positions() == line.x)
-    return line.stride <= 2 &&
-           (forward ? g.groups > kMany || positions >= kResults / 2 : g.groups > kMany && line.x <= kLongLine);
-  if (line.x < kLeastLine || (line.stride > 2 && g.x_positions() < kResults)) return false;
-  if (forward) return positions >= kResults;
-  if ((line.stride > 2 && g.groups < kMany) || (p.operation == Operation::backward_weights && !narrow && g.w_positions() <= 4))
-    return false;
-  const bool aligned = g.y_positions() * bytes_of(p.type) % kPage == 0;
-  return positions * std::min(g.groups, kMany) >= kPositions * kMany || (aligned && positions >= kResults);
-}
-bool pays(const Problem& p, Isa isa) {
-  constexpr int64_t kLeastLine = 8, kFew = 16, kFewForward = 24;
-  const Geometry& g = p.geometry;
-  const bool one_line = g.x_positions() == g.axis[kAxes - 1].x;
-  if (g.axis[kAxes - 1].x < kLeastLine || (one_line && p.operation == Operation::backward_weights)) return false;
-  return g.groups < (p.operation == Operation::conv_transpose ? kFewForward : kFew) ? few_pay(p, isa) : many_pay(p);
-}
-
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
   if (g.x_channels != 1 || g.y_channels != 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   if (line.stride > kLineSteps || g.w_positions() > kMaxTerms) return nullptr;
   if ((line.x > 1 && p.x.axis[kAxes - 1] != 1) || (line.y > 1 && p.y.axis[kAxes - 1] != 1)) return nullptr;
-  if (!request.by_name && !pays(p, isa)) return nullptr;
+  if (!request.by_name && depthwise_kernel(p, isa) != DepthwiseKernel::lines) return nullptr;
   if (p.operation == Operation::backward_weights) return make_line_sums(p, isa, request.threads);
   if (p.type == Type::f64) return std::make_shared<Lines<double>>(p, isa, request.threads);
   return std::make_shared<Lines<float>>(p, isa, request.threads);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/cpu/depthwise_gate.h"
 #include "csrc/cpu/gather.h"
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
@@ -26,9 +27,6 @@ namespace torch_ext::cpu {
 namespace {
 
 constexpr int64_t kItems = 16;  // to aim for, of each thread of some
-// By measurement. Shorter strides and kernels leave vectors half empty, and results of many planes at once are written as fast
-// from lanes along channels.
-constexpr int64_t kMinStride = 8, kMinStrideForward = 12, kMinKernel = 16, kManyPlanes = 64;
 // A result of so many bytes does not stay in the caches, and takes half of the time where these need not read it first.
 constexpr int64_t kStreamedBytes = 16 << 20;
 // Of the sums of backward_data, which then stay in the L2 cache, and of lines of y that they take at once, in that of L1.
@@ -463,10 +461,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Axis& line = g.axis[2];
   if (g.x_channels != 1 || g.y_channels != 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   if ((line.dilation > 1 && line.w > 1) || line.stride > line.y) return nullptr;  // lines are computed in whole cells
-  const bool side_by_side = p.y.axis[2] == 1 && p.w.axis[2] == 1;
-  const bool pays = p.operation == Operation::conv_transpose ? line.stride >= kMinStrideForward && g.groups < kManyPlanes
-                                                             : line.stride >= kMinStride;
-  if (!request.by_name && !(side_by_side && pays && line.w >= kMinKernel)) return nullptr;
+  if (!request.by_name && depthwise_kernel(p, isa) != DepthwiseKernel::patches) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Patches<double>>(p, isa, request.threads);
   return std::make_shared<Patches<float>>(p, isa, request.threads);
 }
