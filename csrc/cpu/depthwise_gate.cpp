@@ -20,7 +20,9 @@ struct Layer {
 
   int64_t groups, taps, positions, results;  // the last two of a plane
   int64_t line, kernel, stride;              // along the innermost axis
-  bool narrow, many_lanes;                   // 16 bits
+  int64_t lanes;
+  bool narrow;  // 16 bits
+  bool many_registers;
   bool one_line;
   bool aligned;       // planes of y lie a multiple of a page apart
   bool uneven;        // phases of one tap and of two
@@ -32,14 +34,15 @@ Layer::Layer(const Problem& p, Isa isa) {
   const Axis& last = g.axis[kAxes - 1];
   groups = g.groups, taps = g.w_positions(), positions = g.x_positions(), results = g.y_positions();
   line = last.x, kernel = last.w, stride = last.stride;
-  narrow = bytes_of(p.type) < 4, many_lanes = isa >= Isa::avx512;
+  lanes = lanes_of(p.type, isa), many_registers = isa >= Isa::avx512;
+  narrow = bytes_of(p.type) < 4;
   one_line = positions == line, aligned = results * bytes_of(p.type) % kPage == 0;
   uneven = stride > 1 && kernel < 2 * stride && kernel != stride;
   cells = (last.dilation == 1 || kernel == 1) && stride <= last.y;
   lines = stride <= kLineSteps && taps <= kMaxTerms && line >= kLeastLine;
 }
 
-// Planes are transposed for lanes along channels, which large ones of short sums are not worth.
+// Planes are transposed for lanes along channels, but for `lines`, which small ones leave partly empty.
 DepthwiseKernel forward_of_planes(const Layer& a) {
   constexpr int64_t kSmallPlane = 144, kPlane = 220, kDensePlane = 500, kSomeGroups = 44, kLongestStep = 3, kPatchedKernel = 16,
                     kPatchedStep = 12, kManyPlanes = 64;
@@ -52,12 +55,13 @@ DepthwiseKernel forward_of_planes(const Layer& a) {
 
 DepthwiseKernel data_of_planes(const Layer& a) {
   constexpr int64_t kLongKernel = 12, kLongStep = 7, kFewTaps = 31, kNarrowLine = 14, kLongLine = 40, kSomeGroups = 44,
-                    kPlane = 648, kLargePlane = 3568, kLargePlaneOf8Lanes = 784, kAligned = 2048, kLongRow = 400,
+                    kPlane = 648, kLargePlane = 3568, kLargePlaneOfFewRegisters = 784, kAligned = 2048, kLongRow = 400,
                     kManyGroups = 128;
   const bool few = a.groups <= kFew;
   if (a.lines && a.kernel <= kLongKernel && (!a.uneven || few || a.line >= kLongLine)) {
     const bool dense = a.stride == 1 && (a.groups <= kSomeGroups || a.positions > kPlane);
-    const bool large = a.positions > (a.many_lanes ? kLargePlane : kLargePlaneOf8Lanes) || (a.aligned && a.results >= kAligned) ||
+    const bool large = a.positions > (a.many_registers ? kLargePlane : kLargePlaneOfFewRegisters) ||
+                       (a.aligned && a.results >= kAligned) ||
                        (a.one_line && a.stride == 2 && a.line >= kLongRow && a.groups > kManyGroups);
     if (dense || large || (a.narrow && a.line >= kNarrowLine) || (few && a.stride <= 3)) return DepthwiseKernel::lines;
   }
@@ -65,18 +69,18 @@ DepthwiseKernel data_of_planes(const Layer& a) {
   return a.stride > 1 && a.taps <= kFewTaps ? DepthwiseKernel::depthwise : DepthwiseKernel::interleaved;
 }
 
+// With long strides, `patches` has lanes along the taps of a line.
 DepthwiseKernel weights_of_planes(const Layer& a) {
-  constexpr int64_t kDottedLine = 400, kPatchedLine = 100, kLongKernel = 9, kFewTaps = 6, kNarrowLine = 16, kSomeGroups = 44,
-                    kLineOfTwo = 28, kLineOfOne = 16, kLongLine = 40, kLongStep = 3, kPatchedStep = 12;
+  constexpr int64_t kDottedLine = 400, kPatchedLine = 100, kLongKernel = 9, kLeastTaps = 4, kFewTaps = 6, kNarrowLine = 16,
+                    kSomeGroups = 44, kLineOfTwo = 28, kLineOfOne = 16, kLongLine = 40, kLongStep = 3, kPatchedStep = 12;
   const bool few = a.groups <= kFew, sparse = a.kernel < 2 * a.stride;
   if (a.one_line && a.stride > 2)
     return a.cells && (few || a.line >= kPatchedLine) ? DepthwiseKernel::patches : DepthwiseKernel::interleaved;
   if (a.one_line && a.line >= kDottedLine) return DepthwiseKernel::others;
   if (a.one_line && !(few && a.lines)) return sparse ? DepthwiseKernel::depthwise : DepthwiseKernel::interleaved;
   if (a.lines && (!a.uneven || few || a.line >= kLongLine)) {
-    const bool sums = a.taps > kFewTaps - 2;
-    const bool two = sums && a.stride <= 2 && a.line >= kLineOfTwo;
-    const bool one = sums && a.stride == 1 && a.line >= kLineOfOne && a.groups <= kSomeGroups;
+    const bool two = a.taps > kLeastTaps && a.stride <= 2 && a.line >= kLineOfTwo;
+    const bool one = a.taps > kLeastTaps && a.stride == 1 && a.line >= kLineOfOne && a.groups <= kSomeGroups;
     const bool narrow = a.narrow && a.line >= kNarrowLine && a.kernel <= kLongKernel;
     if (one || two || narrow || (few && a.stride <= kLongStep)) return DepthwiseKernel::lines;
   }
@@ -91,8 +95,8 @@ DepthwiseKernel weights_of_planes(const Layer& a) {
 DepthwiseKernel side_by_side(const Layer& a, Operation operation) {
   constexpr int64_t kLeastRun = 24, kManyTaps = 56, kManyTapsOfRuns = 32, kManyResults = 2900000, kNarrowGroups = 44,
                     kShortKernel = 7, kLeastTaps = 9, kCopies = 2, kCopiesOfWeights = 4;
-  const int64_t lanes = a.many_lanes ? kMaxLanes : kMaxLanes / 2, rest = a.kernel % a.stride;
-  const bool forward = operation == Operation::conv_transpose, whole = a.groups % lanes == 0, few = a.groups < kFew;
+  const int64_t rest = a.kernel % a.stride;
+  const bool forward = operation == Operation::conv_transpose, whole = a.groups % a.lanes == 0, few = a.groups < kFew;
   const bool runs = a.stride > 1 && a.groups * (rest ? std::min(rest, a.stride - rest) : a.stride) >= kLeastRun;
   if (operation == Operation::backward_data) {
     if (few && runs && a.taps >= kManyTapsOfRuns) return DepthwiseKernel::interleaved;
@@ -101,7 +105,7 @@ DepthwiseKernel side_by_side(const Layer& a, Operation operation) {
     return once ? DepthwiseKernel::interleaved : DepthwiseKernel::depthwise;
   }
   const bool copies =
-      (forward ? kCopies : kCopiesOfWeights) * RepeatedRow(a.groups, lanes).size * a.positions <= a.groups * a.results;
+      (forward ? kCopies : kCopiesOfWeights) * RepeatedRow(a.groups, a.lanes).size * a.positions <= a.groups * a.results;
   if (whole || (runs && copies && (forward || a.taps >= kLeastTaps))) return DepthwiseKernel::interleaved;
   if (!forward && !few && (a.kernel > kShortKernel || a.taps > kManyTaps || a.narrow)) return DepthwiseKernel::interleaved;
   return few && a.kernel != a.stride ? DepthwiseKernel::others : DepthwiseKernel::depthwise;

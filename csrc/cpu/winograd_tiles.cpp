@@ -2,8 +2,6 @@
 #include "csrc/cpu/winograd_tiles.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 
 namespace torch_ext::cpu {
 namespace {
