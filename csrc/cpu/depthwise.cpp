@@ -367,9 +367,7 @@ std::shared_ptr<Plan> make_typed(const Problem& p, Isa isa, int threads) {
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  const Geometry& g = p.geometry;
-  if (g.x_channels != 1 || g.y_channels != 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  if (!request.by_name && depthwise_kernel(p, isa) != DepthwiseKernel::depthwise) return nullptr;
+  if (!depthwise_chooses(DepthwiseKernel::depthwise, p, isa, request)) return nullptr;
   return p.type == Type::f64 ? make_typed<double>(p, isa, request.threads) : make_typed<float>(p, isa, request.threads);
 }
 

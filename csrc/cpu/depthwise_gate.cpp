@@ -11,9 +11,29 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kFew = 16, kVeryFew = 7;  // groups, of which vectors along them are partly empty
-constexpr int64_t kPage = 4096;             // bytes
-constexpr int64_t kLeastLine = 8;           // of `lines`, whose vectors lie along it
+constexpr int64_t kFew = 16, kVeryFew = 7;                             // groups, of which vectors along them are partly empty
+constexpr int64_t kPage = 4096;                                        // bytes
+constexpr int64_t kLeastLine = 8;                                      // of `lines`, whose vectors lie along it
+constexpr int64_t kLongestStep = 3, kSomeGroups = 44, kLongLine = 40;  // of `lines`
+constexpr int64_t kPatchedStep = 12;                                   // of `patches`, but for gradients of data
+
+bool lie_as_planes(const Problem& p) {
+  const Axis& line = p.geometry.axis[kAxes - 1];
+  return (line.x == 1 || p.x.axis[kAxes - 1] == 1) && (line.y == 1 || p.y.axis[kAxes - 1] == 1);
+}
+
+bool takes(DepthwiseKernel kernel, const Problem& p) {
+  const Axis& line = p.geometry.axis[kAxes - 1];
+  switch (kernel) {
+    case DepthwiseKernel::patches:
+    case DepthwiseKernel::interleaved:
+      return (line.dilation == 1 || line.w == 1) && line.stride <= line.y;  // whole cells
+    case DepthwiseKernel::lines:
+      return line.stride <= kLineSteps && p.geometry.w_positions() <= kMaxTerms && lie_as_planes(p);
+    default:
+      return true;
+  }
+}
 
 struct Layer {
   Layer(const Problem& p, Isa isa);
@@ -27,6 +47,10 @@ struct Layer {
   bool aligned;       // planes of y lie a multiple of a page apart
   bool uneven;        // phases of one tap and of two
   bool cells, lines;  // whether `interleaved` and `patches` take it, and whether `lines` does
+
+  bool few() const { return groups <= kFew; }
+  // Uneven phases slow `lines` down where they are summed over.
+  bool lines_of_sums() const { return lines && (!uneven || few() || line >= kLongLine); }
 };
 
 Layer::Layer(const Problem& p, Isa isa) {
@@ -38,14 +62,13 @@ Layer::Layer(const Problem& p, Isa isa) {
   narrow = bytes_of(p.type) < 4;
   one_line = positions == line, aligned = results * bytes_of(p.type) % kPage == 0;
   uneven = stride > 1 && kernel < 2 * stride && kernel != stride;
-  cells = (last.dilation == 1 || kernel == 1) && stride <= last.y;
-  lines = stride <= kLineSteps && taps <= kMaxTerms && line >= kLeastLine;
+  cells = takes(DepthwiseKernel::interleaved, p);
+  lines = takes(DepthwiseKernel::lines, p) && line >= kLeastLine;
 }
 
 // Planes are transposed for lanes along channels, but for `lines`, which small ones leave partly empty.
 DepthwiseKernel forward_of_planes(const Layer& a) {
-  constexpr int64_t kSmallPlane = 144, kPlane = 220, kDensePlane = 500, kSomeGroups = 44, kLongestStep = 3, kPatchedKernel = 16,
-                    kPatchedStep = 12, kManyPlanes = 64;
+  constexpr int64_t kSmallPlane = 144, kPlane = 220, kDensePlane = 500, kPatchedKernel = 16, kManyPlanes = 64;
   const int64_t small = a.groups <= kSomeGroups ? kSmallPlane : a.stride == 1 ? kDensePlane : kPlane;
   if (a.lines && a.stride <= kLongestStep && (a.narrow || a.positions > small)) return DepthwiseKernel::lines;
   const bool wide = a.stride >= kPatchedStep && a.kernel >= kPatchedKernel;
@@ -54,16 +77,15 @@ DepthwiseKernel forward_of_planes(const Layer& a) {
 }
 
 DepthwiseKernel data_of_planes(const Layer& a) {
-  constexpr int64_t kLongKernel = 12, kLongStep = 7, kFewTaps = 31, kNarrowLine = 14, kLongLine = 40, kSomeGroups = 44,
-                    kPlane = 648, kLargePlane = 3568, kLargePlaneOfFewRegisters = 784, kAligned = 2048, kLongRow = 400,
-                    kManyGroups = 128;
-  const bool few = a.groups <= kFew;
-  if (a.lines && a.kernel <= kLongKernel && (!a.uneven || few || a.line >= kLongLine)) {
+  constexpr int64_t kLongKernel = 12, kLongStep = 7, kFewTaps = 31, kNarrowLine = 14, kPlane = 648, kLargePlane = 3568,
+                    kLargePlaneOfFewRegisters = 784, kAligned = 2048, kLongRow = 400, kManyGroups = 128;
+  if (a.lines_of_sums() && a.kernel <= kLongKernel) {
     const bool dense = a.stride == 1 && (a.groups <= kSomeGroups || a.positions > kPlane);
     const bool large = a.positions > (a.many_registers ? kLargePlane : kLargePlaneOfFewRegisters) ||
                        (a.aligned && a.results >= kAligned) ||
                        (a.one_line && a.stride == 2 && a.line >= kLongRow && a.groups > kManyGroups);
-    if (dense || large || (a.narrow && a.line >= kNarrowLine) || (few && a.stride <= 3)) return DepthwiseKernel::lines;
+    if (dense || large || (a.narrow && a.line >= kNarrowLine) || (a.few() && a.stride <= kLongestStep))
+      return DepthwiseKernel::lines;
   }
   if (a.cells && a.stride >= kLongStep) return DepthwiseKernel::patches;
   return a.stride > 1 && a.taps <= kFewTaps ? DepthwiseKernel::depthwise : DepthwiseKernel::interleaved;
@@ -72,19 +94,19 @@ DepthwiseKernel data_of_planes(const Layer& a) {
 // With long strides, `patches` has lanes along the taps of a line.
 DepthwiseKernel weights_of_planes(const Layer& a) {
   constexpr int64_t kDottedLine = 400, kPatchedLine = 100, kLongKernel = 9, kLeastTaps = 4, kFewTaps = 6, kNarrowLine = 16,
-                    kSomeGroups = 44, kLineOfTwo = 28, kLineOfOne = 16, kLongLine = 40, kLongStep = 3, kPatchedStep = 12;
-  const bool few = a.groups <= kFew, sparse = a.kernel < 2 * a.stride;
+                    kLineOfTwo = 28, kLineOfOne = 16;
+  const bool sparse = a.kernel < 2 * a.stride;
   if (a.one_line && a.stride > 2)
-    return a.cells && (few || a.line >= kPatchedLine) ? DepthwiseKernel::patches : DepthwiseKernel::interleaved;
+    return a.cells && (a.few() || a.line >= kPatchedLine) ? DepthwiseKernel::patches : DepthwiseKernel::interleaved;
   if (a.one_line && a.line >= kDottedLine) return DepthwiseKernel::others;
-  if (a.one_line && !(few && a.lines)) return sparse ? DepthwiseKernel::depthwise : DepthwiseKernel::interleaved;
-  if (a.lines && (!a.uneven || few || a.line >= kLongLine)) {
+  if (a.one_line && !(a.few() && a.lines)) return sparse ? DepthwiseKernel::depthwise : DepthwiseKernel::interleaved;
+  if (a.lines_of_sums()) {
     const bool two = a.taps > kLeastTaps && a.stride <= 2 && a.line >= kLineOfTwo;
     const bool one = a.taps > kLeastTaps && a.stride == 1 && a.line >= kLineOfOne && a.groups <= kSomeGroups;
     const bool narrow = a.narrow && a.line >= kNarrowLine && a.kernel <= kLongKernel;
-    if (one || two || narrow || (few && a.stride <= kLongStep)) return DepthwiseKernel::lines;
+    if (one || two || narrow || (a.few() && a.stride <= kLongestStep)) return DepthwiseKernel::lines;
   }
-  const bool wide = a.stride >= kPatchedStep || (a.groups <= kVeryFew && a.stride > kLongStep);
+  const bool wide = a.stride >= kPatchedStep || (a.groups <= kVeryFew && a.stride > kLongestStep);
   if (a.cells && wide) return DepthwiseKernel::patches;
   return sparse || a.taps <= kFewTaps ? DepthwiseKernel::depthwise : DepthwiseKernel::interleaved;
 }
@@ -96,30 +118,26 @@ DepthwiseKernel side_by_side(const Layer& a, Operation operation) {
   constexpr int64_t kLeastRun = 24, kManyTaps = 56, kManyTapsOfRuns = 32, kManyResults = 2900000, kNarrowGroups = 44,
                     kShortKernel = 7, kLeastTaps = 9, kCopies = 2, kCopiesOfWeights = 4;
   const int64_t rest = a.kernel % a.stride;
-  const bool forward = operation == Operation::conv_transpose, whole = a.groups % a.lanes == 0, few = a.groups < kFew;
+  const bool forward = operation == Operation::conv_transpose, whole = a.groups % a.lanes == 0, partial = a.groups < kFew;
   const bool runs = a.stride > 1 && a.groups * (rest ? std::min(rest, a.stride - rest) : a.stride) >= kLeastRun;
   if (operation == Operation::backward_data) {
-    if (few && runs && a.taps >= kManyTapsOfRuns) return DepthwiseKernel::interleaved;
-    if (few) return a.groups > kVeryFew && a.stride > 1 ? DepthwiseKernel::depthwise : DepthwiseKernel::others;
+    if (partial && runs && a.taps >= kManyTapsOfRuns) return DepthwiseKernel::interleaved;
+    if (partial) return a.groups > kVeryFew && a.stride > 1 ? DepthwiseKernel::depthwise : DepthwiseKernel::others;
     const bool once = a.taps > kManyTaps || a.groups * a.results > kManyResults || (a.narrow && a.groups <= kNarrowGroups);
     return once ? DepthwiseKernel::interleaved : DepthwiseKernel::depthwise;
   }
   const bool copies =
       (forward ? kCopies : kCopiesOfWeights) * RepeatedRow(a.groups, a.lanes).size * a.positions <= a.groups * a.results;
   if (whole || (runs && copies && (forward || a.taps >= kLeastTaps))) return DepthwiseKernel::interleaved;
-  if (!forward && !few && (a.kernel > kShortKernel || a.taps > kManyTaps || a.narrow)) return DepthwiseKernel::interleaved;
-  return few && a.kernel != a.stride ? DepthwiseKernel::others : DepthwiseKernel::depthwise;
+  if (!forward && !partial && (a.kernel > kShortKernel || a.taps > kManyTaps || a.narrow)) return DepthwiseKernel::interleaved;
+  return partial && a.kernel != a.stride ? DepthwiseKernel::others : DepthwiseKernel::depthwise;
 }
 
-}  // namespace
-
-DepthwiseKernel depthwise_kernel(const Problem& p, Isa isa) {
+DepthwiseKernel fastest(const Problem& p, Isa isa) {
   const Layer layer(p, isa);
-  const auto contiguous = [](const Strides& s, int64_t extent) { return extent == 1 || s.axis[kAxes - 1] == 1; };
-  const bool planes = contiguous(p.x, layer.line) && contiguous(p.y, p.geometry.axis[kAxes - 1].y);
   const bool neighbours = p.y.channel == 1 && p.y.axis[kAxes - 1] == p.geometry.groups;
   DepthwiseKernel kernel = DepthwiseKernel::depthwise;
-  if (planes) {
+  if (lie_as_planes(p)) {
     kernel = p.operation == Operation::conv_transpose  ? forward_of_planes(layer)
              : p.operation == Operation::backward_data ? data_of_planes(layer)
                                                        : weights_of_planes(layer);
@@ -128,6 +146,14 @@ DepthwiseKernel depthwise_kernel(const Problem& p, Isa isa) {
   }
   if (kernel == DepthwiseKernel::interleaved && !layer.cells) kernel = DepthwiseKernel::depthwise;
   return kernel == DepthwiseKernel::depthwise && layer.groups <= kVeryFew ? DepthwiseKernel::others : kernel;
+}
+
+}  // namespace
+
+bool depthwise_chooses(DepthwiseKernel kernel, const Problem& p, Isa isa, const Request& request) {
+  const Geometry& g = p.geometry;
+  if (g.x_channels != 1 || g.y_channels != 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return false;
+  return takes(kernel, p) && (request.by_name || fastest(p, isa) == kernel);
 }
 
 }  // namespace torch_ext::cpu

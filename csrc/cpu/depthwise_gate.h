@@ -7,7 +7,7 @@ namespace torch_ext::cpu {
 
 enum class DepthwiseKernel { patches, interleaved, lines, depthwise, others };  // others: those of any channels
 
-// The fastest of those that take a problem, by measurement.
-DepthwiseKernel depthwise_kernel(const Problem& problem, Isa isa);
+// Whether a kernel of that instruction set takes a problem, and is the fastest of them by measurement, or asked for by name.
+bool depthwise_chooses(DepthwiseKernel kernel, const Problem& problem, Isa isa, const Request& request);
 
 }  // namespace torch_ext::cpu

@@ -293,6 +293,9 @@ bool Dots<Element>::store(const Buffers& buffers, int64_t channel, const Real* s
   return finite;
 }
 
+// How many taps meet an element of y, rounded down.
+int64_t taps_met(const Geometry& g) { return g.w_positions() / (g.axis[0].stride * g.axis[1].stride * g.axis[2].stride); }
+
 // The lanes of a dot product are added in the end, which only long lines pay for where there are many of them: by measurement
 // against outer, whose tiles are partly empty with few channels of y. Planes of more than a few of these are worth their order
 // where few channels of x meet them or where they are not strided, and where channels lie side by side if each y meets some taps.
@@ -302,8 +305,8 @@ bool few_channels(const Geometry& g, int64_t lanes, bool planes) {
   constexpr int64_t kPairsOfPosition = 4, kMostPairs = 160, kFewChannels = 3, kLongLine = 32, kFewInputs = 8, kLeastMet = 4,
                     kLeastInputs = 2;
   const Axis* axis = g.axis;
-  const int64_t line = axis[2].x, strides = axis[0].stride * axis[1].stride * axis[2].stride, met = g.w_positions() / strides;
-  const bool dense = strides == 1, one_or_two = std::max({axis[0].stride, axis[1].stride, axis[2].stride}) <= 2;
+  const int64_t line = axis[2].x, met = taps_met(g);
+  const bool dense = met == g.w_positions(), one_or_two = std::max({axis[0].stride, axis[1].stride, axis[2].stride}) <= 2;
   const int64_t half = lanes / 2, most = lanes * 3 / 4;
   const bool worth_planes = (planes || met >= kLeastMet) && (g.x_channels <= kFewInputs || (planes && dense));
   const bool some = g.y_channels <= (dense ? most : half) && worth_planes;
@@ -318,8 +321,7 @@ bool few_channels(const Geometry& g, int64_t lanes, bool planes) {
 // which need no other order, or where outer has one or two channels of y for a vector of 16; else many.
 bool many_columns(const Geometry& g, int64_t lanes, bool planes) {
   constexpr int64_t kLeast = 64, kLeastOfPlanes = 4, kLeastOfOne = 16, kMostPairsOfOne = 48, kLeastMet = 2;
-  const bool met = g.w_positions() >= kLeastMet * g.axis[0].stride * g.axis[1].stride * g.axis[2].stride;
-  const bool one = g.y_channels <= lanes / 8 && g.x_channels * g.y_channels <= kMostPairsOfOne && met;
+  const bool one = g.y_channels <= lanes / 8 && g.x_channels * g.y_channels <= kMostPairsOfOne && taps_met(g) >= kLeastMet;
   return g.y_channels * g.w_positions() >= (planes ? kLeastOfPlanes : one ? kLeastOfOne : kLeast);
 }
 

@@ -354,11 +354,7 @@ template class Interleaved<double>;
 namespace {
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  const Geometry& g = p.geometry;
-  const Axis& line = g.axis[2];
-  if (g.x_channels != 1 || g.y_channels != 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  if ((line.dilation > 1 && line.w > 1) || line.stride > line.y) return nullptr;  // lines are computed in whole cells
-  if (!request.by_name && depthwise_kernel(p, isa) != DepthwiseKernel::interleaved) return nullptr;
+  if (!depthwise_chooses(DepthwiseKernel::interleaved, p, isa, request)) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Interleaved<double>>(p, isa, request.threads);
   return std::make_shared<Interleaved<float>>(p, isa, request.threads);
 }

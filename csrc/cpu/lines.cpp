@@ -197,12 +197,7 @@ void Lines<Real>::compute(const Range* cell, const Range* to, const Real* box, c
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  const Geometry& g = p.geometry;
-  const Axis& line = g.axis[kAxes - 1];
-  if (g.x_channels != 1 || g.y_channels != 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
-  if (line.stride > kLineSteps || g.w_positions() > kMaxTerms) return nullptr;
-  if ((line.x > 1 && p.x.axis[kAxes - 1] != 1) || (line.y > 1 && p.y.axis[kAxes - 1] != 1)) return nullptr;
-  if (!request.by_name && depthwise_kernel(p, isa) != DepthwiseKernel::lines) return nullptr;
+  if (!depthwise_chooses(DepthwiseKernel::lines, p, isa, request)) return nullptr;
   if (p.operation == Operation::backward_weights) return make_line_sums(p, isa, request.threads);
   if (p.type == Type::f64) return std::make_shared<Lines<double>>(p, isa, request.threads);
   return std::make_shared<Lines<float>>(p, isa, request.threads);

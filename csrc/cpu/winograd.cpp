@@ -246,7 +246,7 @@ namespace {
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request, bool in_turn) {
   if (p.operation == Operation::backward_weights || p.type != Type::f32 || (in_turn && p.prepacked)) return nullptr;
-  if (!request.by_name && (!winograd_allowed(p) || (isa == Isa::avx512 && fewer_products(p, request)))) return nullptr;
+  if (!winograd_allowed(p, isa, request)) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, p.operation);
   if (classes.empty()) return nullptr;
   auto plan = std::make_shared<Winograd>(p, std::move(classes), isa, request.threads, in_turn);

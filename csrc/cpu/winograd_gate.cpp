@@ -43,16 +43,14 @@ double winograd_share(const Problem& p, const std::vector<WinogradTiles>& classe
   const bool sums = p.operation == Operation::backward_weights, backward = p.operation == Operation::backward_data;
   const double depth = double(backward ? g.y_channels : g.x_channels);
   const int64_t columns = backward ? g.x_channels : g.y_channels;
+  const double written = double(sums ? columns : round_up(columns, lanes));  // for a result
   double products = 0, work = 0, weights = 0;
   for (const WinogradTiles& c : classes) {
-    const double points = double(c.points * c.count(g.batch)), segments = double(c.first_taps.size()),
-                 summed = double(c.summed(p.operation));
-    const double of_class = points * segments * depth * double(columns);
-    products += of_class;
-    work += of_class * prices[std::max(c.axes - 1, 0)].product;
-    work += points *
-            (price.input * summed * depth + price.result * segments / summed * double(sums ? columns : round_up(columns, lanes)));
-    weights += double(c.points) * segments * depth * double(columns);
+    const double segments = double(c.first_taps.size()), summed = double(c.summed(p.operation)), points = double(c.points),
+                 tiles = double(c.count(g.batch)), of_class = points * segments * depth * double(columns);
+    weights += of_class, products += of_class * tiles;
+    work += of_class * tiles * prices[std::max(c.axes - 1, 0)].product;
+    work += points * tiles * (price.input * summed * depth + price.result * segments / summed * written);
   }
   const double blocks = double(parts_of(classes[0].count(g.batch), tiles_of_block));
   const double once = p.prepacked ? 0 : weights * sizeof(float) > kFarBytes ? price.far : price.weight;
@@ -60,16 +58,13 @@ double winograd_share(const Problem& p, const std::vector<WinogradTiles>& classe
   return work / products / WinogradTiles::saved(g, backward ? p.operation : Operation::conv_transpose);
 }
 
-bool fewer_products(const Problem& p, const Request& request) {
-  return !request.by_name && p.precision != Precision::full && request.isa >= Isa::amx;
-}
-
-bool winograd_allowed(const Problem& p) {
+bool winograd_allowed(const Problem& p, Isa isa, const Request& request) {
   static const bool enabled = [] {
     const char* value = std::getenv("TORCH_EXT_WINOGRAD");
     return !value || std::strcmp(value, "0") != 0;
   }();
-  return enabled && p.transforms_allowed;
+  const bool fewer_products = isa == Isa::avx512 && request.isa >= Isa::amx && p.precision != Precision::full;
+  return request.by_name || (enabled && p.transforms_allowed && !fewer_products);
 }
 
 }  // namespace torch_ext::cpu

@@ -8,11 +8,9 @@
 
 namespace torch_ext::cpu {
 
-// Whether float32 may be computed with fewer than six products of bf16, for which matrix registers are faster.
-bool fewer_products(const Problem& problem, const Request& request);
-
-// Whether kernels may choose it: TORCH_EXT_WINOGRAD=0 and who wants the same bits for a sample in any batch do not want it.
-bool winograd_allowed(const Problem& problem);
+// Whether kernels of that instruction set may compute it: by name always. TORCH_EXT_WINOGRAD=0 and who wants the same bits for a
+// sample in any batch do not want it, and matrix registers are faster where fewer than six products of bf16 will do for float32.
+bool winograd_allowed(const Problem& problem, Isa isa, const Request& request);
 
 // The time of `winograd` as a share of that of `gather`, or of `winograd_sums` as one of `outer`, by a model of what was
 // measured. Weights are read for each block of so many tiles of the phases with most taps; `winograd_sums` reads none.

@@ -351,7 +351,7 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   if (p.operation != Operation::backward_weights || p.type != Type::f32) return nullptr;
-  if (!request.by_name && (!winograd_allowed(p) || (isa == Isa::avx512 && fewer_products(p, request)))) return nullptr;
+  if (!winograd_allowed(p, isa, request)) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose);
   if (classes.empty()) return nullptr;
   if (classes[0].segments > 1 && p.geometry.batch * p.geometry.x_positions() < kLeastPositionsOfSegments) return nullptr;

@@ -190,9 +190,4 @@ struct WinogradTiles : WinogradGrid {
   }
 };
 
-// Whether the phases of classes differ in their taps, and yet are all transformed along the same axes.
-inline bool are_mixed(const std::vector<WinogradTiles>& classes) {
-  return classes.size() > 1 && classes.front().axes == classes.back().axes;
-}
-
 }  // namespace torch_ext::cpu
