@@ -475,14 +475,21 @@ std::shared_ptr<Plan> make_gather_of_pairs(const Problem& p, const Tiles<float>&
 
 bool gather_takes_matrices(const Problem& p, const Request& request) {
   if (request.isa < Isa::amx || !accepts(p)) return false;
-  // Tiles of 32 channels by 16: fewer are left to others, and what is split must pay for that too, by many positions for four
-  // products (16 planes of 4x4 with 512 and 256 channels in float16: 17.9 ms, 14 unsplit; a line of 600 with 256 and 128: 2.6 and
-  // 3.8) and for six (a plane of 37x37 with 192: 2.9, 2.6 unsplit; of 64x64 with 256 and 64: 2.9 and 3.5).
+  // Tiles of 32 channels by 16. Of bf16 fewer are enough on one side where there are many on the other (gradient of data of 2
+  // channels to 128, k4 s2, 64x64: 0.12 to 0.25 of the time of `wide`; 512 to 8, k5 s2, 16x16: 0.23 of that of `overlap`, 96 to
+  // 3, k8 s4: 1.45; 8 to 160, k5 s1, along one axis: 0.6 to 0.75 of that of vectors). What is split must pay for that too, by
+  // many positions for four products (16 planes of 4x4 with 512 and 256 channels in float16: 17.9 ms, 14 unsplit; a line of 600
+  // with 256 and 128: 2.6 and 3.8) and for six (a plane of 37x37 with 192: 2.9, 2.6 unsplit; of 64x64 with 256 and 64: 2.9 and
+  // 3.5).
   const WeightsMatrix m = weights_matrix(p);
-  const int64_t positions = p.geometry.batch * std::min(p.geometry.x_positions(), p.geometry.y_positions());
   const int64_t channels = std::min(m.depth, m.columns), products = split_of(p).products();
+  if (p.type == Type::bf16) {
+    const bool forward = p.operation == Operation::conv_transpose;
+    return channels >= 12 || (m.depth >= 8 && m.columns >= 32) || (forward ? m.depth >= 64 && m.columns >= 4 : m.depth >= 32);
+  }
+  const int64_t positions = p.geometry.batch * std::min(p.geometry.x_positions(), p.geometry.y_positions());
   const int64_t least = products >= 6 ? 2048 : products >= 4 ? 512 : 64;
-  return (p.type == Type::bf16 ? channels >= 12 : channels >= 32 && positions >= least) && matrices_take(p);
+  return channels >= 32 && positions >= least && matrices_take(p);
 }
 
 #if defined(__x86_64__)

@@ -53,7 +53,7 @@ bool overlap_pays(const Problem& p, const Tiles<typename Operand<In>::Real>& til
   const bool pairs = multiplies_pairs(p.type, request.isa);  // which `gather` does, with as many lanes
   const int64_t quarters = !pairs && g.x_positions() >= kManyPositions ? 3 : 2;
   const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) || (!pairs && little_over_a_vector(p, tiles));
-  return few && g.x_channels >= kMinDepth && !side_by_side && (!short_sums<In>(p, tiles) || gather_takes_matrices(p, request));
+  return few && g.x_channels >= kMinDepth && !side_by_side && !short_sums<In>(p, tiles) && !gather_takes_matrices(p, request);
 }
 
 template bool overlap_pays<float>(const Problem&, const Tiles<float>&, const Request&);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Planes of few channels, brought side by side first, and results back to planes: for layers that another kernel computes so much
-// faster in that order that moving all of x, y and weights twice pays. That is `fold`, for whose phases and channels to be rows
-// of tiles together they must be evenly spaced.
+// Tensors whose channels do not lie side by side, brought in that order first, and results back: for layers that another kernel
+// computes so much faster then that moving weights alone pays, or all of x, y and weights. That is `fold`, for whose phases and
+// channels to be rows of tiles together they must be evenly spaced.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -149,28 +149,48 @@ class Reorder final : public Plan {
   Layout::Part inner_part_, x_part_, w_part_, y_part_;
 };
 
-// By measurement, of vectors: for few channels other kernels are better, and the longer the stride, the more phases there are to
-// fill tiles with. (21 to 21 channels, 32x32, k16 s8: 0.9 of the time forward, 0.95 and 0.6 backward; 16x16, k64 s32: 0.2, 0.7
-// and 0.4; 20 to 20, 64x64, k8 s4: 0.85, 0.85 and 0.65; k4 s4: 1.1, 1.1 and 0.8. Pairs: 0.65, 0.7 and 0.7; 0.2, 0.45 and 0.5;
-// 0.7, 0.9 and 0.7; 0.65, 0.95 and 0.65. 8 to 8 channels, k8 s8: 0.85, 1.5 and 0.9. Along one axis, 40 to 40, k16 s8: 0.9, 1.15
-// and 0.85.) Gradients of large tensors with few terms for what moves take longer (25 MB, 24 terms: 1.25).
-bool pays(const Problem& p, const Request& request) {
+bool stays_native(const Problem& p, const Request& request) {
+  return native_takes(p) && (native_pays(p, request) || native_of_pairs_pays(p, request));
+}
+
+// Weights alone, of x and y whose channels lie side by side. Gradients with few channels of y and many of x are one product of
+// weights as they lie in `unfold`, and two channels of two phases fill no vector. (21 to 21 channels, 32x32, k16 s8: 0.65 of the
+// time forward, 0.86 and 0.74 backward; 20 to 8, volumes of 24, k2 s2: 0.61, 0.95 and 0.74; pairs 0.5 to 0.6, 0.6 and 0.65. 160
+// to 48, 10x10, k8 s4: 1.1; 64 to 2, 256x256, k2 s2: gradients 1.3; 320 to 4, 14x14, k6 s2: of pairs 1.3.)
+bool weights_alone_pay(const Problem& p, const Request& request) {
+  constexpr int64_t kLeastPositions = 128, kMostOfProduct = 8, kManyInputs = 128, kLeastChannels = 5;
+  const Geometry& g = p.geometry;
+  if (g.batch * g.x_positions() < kLeastPositions || stays_native(p, request)) return false;
+  const bool one_product = g.y_channels <= kMostOfProduct && g.x_channels >= kManyInputs;
+  const bool few = g.axis[kAxes - 1].stride * g.y_channels < kLeastChannels;
+  // Matrix registers are full of so many channels, and multiply so fast that moving weights shows.
+  if (request.isa >= Isa::amx && p.type == Type::bf16 && g.y_channels >= 2 * kMaxLanes) return false;
+  return p.operation == Operation::conv_transpose || !(one_product || few);
+}
+
+// All three, by measurement, of vectors: for few channels other kernels are better, and the longer the stride, the more phases
+// there are to fill tiles with. (21 to 21 channels, 32x32, k16 s8: 0.9 of the time forward, 0.95 and 0.6 backward; 16x16, k64
+// s32: 0.2, 0.7 and 0.4; 20 to 20, 64x64, k8 s4: 0.85, 0.85 and 0.65; k4 s4: 1.1, 1.1 and 0.8. Pairs: 0.65, 0.7 and 0.7; 0.2,
+// 0.45 and 0.5; 0.7, 0.9 and 0.7; 0.65, 0.95 and 0.65. 8 to 8 channels, k8 s8: 0.85, 1.5 and 0.9. Along one axis, 40 to 40, k16
+// s8: 0.9, 1.15 and 0.85.) Gradients of large tensors with few terms for what moves take longer (25 MB, 24 terms: 1.25).
+bool planes_pay(const Problem& p, const Request& request) {
   constexpr int64_t kLeastChannels = 12, kLongStride = 8, kStrideOfTwoTaps = 4, kLargeBytes = 8 << 20, kMostRatio = 8,
                     kManyResults = 2048;
-  constexpr double kManyTerms = 48;
+  constexpr double kManyTerms = 48, kTermsOfMatrices = 24;
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
-  if (request.isa >= Isa::amx || std::min(g.x_channels, g.y_channels) < kLeastChannels || fill_tiles(g.y_channels)) return false;
+  if (std::min(g.x_channels, g.y_channels) < kLeastChannels || fill_tiles(g.y_channels)) return false;
   if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
   if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
   double terms = double(g.x_channels * g.w_positions());  // of an element of y
   for (const Axis& axis : g.axis) terms /= double(axis.stride);
   const bool large = g.y_size() * bytes_of(p.type) > kLargeBytes;
   if (p.operation != Operation::conv_transpose && large && terms < kManyTerms) return false;
+  if (request.isa >= Isa::amx && terms < kTermsOfMatrices) return false;
   // Of many channels of x that become few, moving x takes longer.
   const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
   if (p.operation != Operation::backward_weights && moves_x) return false;
-  if (native_takes(p) && (native_pays(p, request) || native_of_pairs_pays(p, request))) return false;
+  if (stays_native(p, request)) return false;
   return multiplies_pairs(p.type, request.isa) || line.stride >= kLongStride ||
          (line.stride >= kStrideOfTwoTaps && line.w >= 2 * line.stride);
 }
@@ -179,9 +199,14 @@ bool pays(const Problem& p, const Request& request) {
 
 std::shared_ptr<Plan> make_reorder(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
-  if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0 || (!request.by_name && !pays(p, request))) return nullptr;
+  if (g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
   const Tensors tensors(p);
-  if (tensors.are_ordered() || (!request.by_name && !make_fold(ordered(p, tensors), request))) return nullptr;
+  if (tensors.are_ordered()) return nullptr;
+  if (!request.by_name) {
+    const bool weights_alone = tensors.x.is_ordered() && tensors.y.is_ordered();
+    if (!(weights_alone ? weights_alone_pay(p, request) : planes_pay(p, request))) return nullptr;
+    if (!make_fold(ordered(p, tensors), request)) return nullptr;
+  }
   return std::make_shared<Reorder>(p, tensors, request);
 }
 

@@ -19,13 +19,14 @@
 namespace torch_ext::cpu {
 namespace {
 
-constexpr int64_t kBlockBytes = 64 << 10;  // unfolded at a time
-constexpr int64_t kChunk = 16;             // bytes that are copied at a time, some of them beyond the end of a run
-constexpr int64_t kMostChannels = 4;       // of y: above it a tap is a product of its own
-constexpr int64_t kSmallPlane = 128;       // positions, of which borders make y' several times what is read of y
-constexpr int64_t kLeastChannels = 16;     // of x: below it most lanes would be empty
-constexpr int64_t kManyChannels = 128;     // of x
-constexpr int64_t kLeastRow = 32;          // of (c, k), where other kernels have no more work with y
+constexpr int64_t kBlockBytes = 64 << 10;       // unfolded at a time
+constexpr int64_t kChunk = 16;                  // bytes that are copied at a time, some of them beyond the end of a run
+constexpr int64_t kMostChannels = 4;            // of y: above it a tap is a product of its own,
+constexpr int64_t kMostChannelsOfMatrices = 8;  // but in matrix registers
+constexpr int64_t kSmallPlane = 128;            // positions, of which borders make y' several times what is read of y
+constexpr int64_t kLeastChannels = 16;          // of x: below it most lanes would be empty
+constexpr int64_t kManyChannels = 128;          // of x
+constexpr int64_t kLeastRow = 32;               // of (c, k), where other kernels have no more work with y
 
 // Elements of a row of y', which are as many as those of a row of w.
 int64_t row_of(const Geometry& g) { return g.y_channels * g.w_positions(); }
@@ -269,6 +270,15 @@ bool Unfold::finite(const void* w) const {
   });
 }
 
+// Whether a gradient is one product in matrix registers, which takes so little there that longer rows and more channels of y pay
+// (512 to 8 channels, k5 s2, 16x16: 0.35 to 0.5 of the time; 256 to 8, volumes of 6, k6 s3: 0.4; 512 to 6, k6 s2, 10x10: 0.5).
+bool product_for_matrices(const Problem& p, Isa isa) {
+  constexpr int64_t kLeastPlane = 32, kMostRowOfChannel = 8;
+  const Geometry& g = p.geometry;
+  return isa >= Isa::amx && p.type == Type::bf16 && p.operation != Operation::conv_transpose && g.x_positions() >= kLeastPlane &&
+         g.x_channels >= kManyChannels && row_of(g) <= kMostRowOfChannel * g.x_channels;
+}
+
 }  // namespace
 
 std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
@@ -288,7 +298,12 @@ std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
   // (512 to 3 channels, k11 s1, 4x4: gradient of data 0.66 of the time in `gather`, of weights 0.63 in `outer`; in bf16 0.1 and
   // 0.56.)
   const bool of_taps = row_in_weights(p).order == Order::taps, weights = p.operation == Operation::backward_weights;
-  const int64_t most = patches || g.x_positions() > kSmallPlane ? kMostChannels : of_taps ? 2 : weights ? 3 : kMostChannels;
+  const bool matrices = product_for_matrices(p, request.isa);
+  const int64_t most = matrices                                   ? kMostChannelsOfMatrices
+                       : patches || g.x_positions() > kSmallPlane ? kMostChannels
+                       : of_taps                                  ? 2
+                       : weights                                  ? 3
+                                                                  : kMostChannels;
   const bool few = g.y_channels <= most && g.x_channels >= kLeastChannels;
   // Channels of y that lie side by side, but not in weights, are copied one by one (16 to 4, k2 s2, 128x128: gradient of data 0.4
   // of the time in `gather`, of weights 0.4 in `outer`; 64 to 2, 28x28: 0.7 and 0.8; of 16 bits 1.4). Gradients of weights of
@@ -298,7 +313,7 @@ std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
   const bool worth_it =
       patches ? (p.operation == Operation::conv_transpose ? row_of(g) >= kLeastRow
                                                           : !one_by_one && (row_of(g) >= kLeastRow || p.x.channel == 1))
-              : short_rows;
+              : short_rows || matrices;
   return (few && worth_it && !positions_suit(p, request.isa)) || request.by_name ? std::make_shared<Unfold>(p, request) : nullptr;
 }
 
