@@ -29,7 +29,8 @@ namespace {
 
 constexpr int64_t kPositions = 128;  // of an item that multiplies them by pieces of rows
 constexpr int64_t kItems = 64;
-constexpr int64_t kRunBytes = 2048;  // of a row of weights that an item reads, at least
+constexpr int64_t kFewChannels = 12;  // of y, whose columns are all made before y is
+constexpr int64_t kRunBytes = 2048;   // of a row of weights that an item reads, at least
 // Of weights that so few positions share that they take as long as memory does, which is read best in longer runs. (512 to 512
 // channels, k4 s2, 1x1: 0.6 of the time of tiles that take turns with more rows of 2 KB.)
 constexpr int64_t kRunBytesOfFew = 4096;
@@ -37,7 +38,7 @@ constexpr int64_t kChannels = 64;  // of x that are brought in order at a time
 // Gradients: columns of an item, and where these are too few to read or write weights in runs of kRunBytes; items that parts of
 // the columns and of the rows of weights make up. Columns of backward_data that fit L2 are made once for all rows, also where
 // taps are many (k8 s4, 256 to 128 channels, 5x5: 0.75 of the time).
-constexpr int64_t kColumnBytes = 128 << 10, kMostColumnBytes = 4 << 20, kFewColumnBytes = 512 << 10, kMostItems = 16;
+constexpr int64_t kColumnBytes = 128 << 10, kFewColumnBytes = 512 << 10, kMostItems = 16;
 // Rows of weights at a time of backward_data, and elements of them.
 constexpr int64_t kDotted = 32, kSlice = 1024;
 

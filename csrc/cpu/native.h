@@ -13,11 +13,12 @@
 
 namespace torch_ext::cpu {
 
-inline constexpr int64_t kMinWeights = 16 << 10;   // below this packing costs nothing
-inline constexpr int64_t kLargeWeights = 4 << 20;  // bytes, which are read from memory
-inline constexpr int64_t kLongRun = 256;           // of weights: many short runs in a row take longer than packing
-inline constexpr int64_t kMaxLinks = 64 << 10;     // pairs of a position and a tap
-inline constexpr int64_t kMaxResults = 64 << 10;   // positions of y
+inline constexpr int64_t kMinWeights = 16 << 10;      // below this packing costs nothing
+inline constexpr int64_t kLargeWeights = 4 << 20;     // bytes, which are read from memory
+inline constexpr int64_t kLongRun = 256;              // of weights: many short runs in a row take longer than packing
+inline constexpr int64_t kMostColumnBytes = 4 << 20;  // of columns that are all made before they are added
+inline constexpr int64_t kMaxLinks = 64 << 10;        // pairs of a position and a tap
+inline constexpr int64_t kMaxResults = 64 << 10;      // positions of y
 
 // The largest even part of some channels, of at most `most`, such that threads share items(how many parts) evenly.
 template <class Items>

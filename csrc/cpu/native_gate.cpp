@@ -4,59 +4,32 @@
 #include <algorithm>
 
 #include "csrc/cpu/native.h"
+#include "csrc/cpu/native_share.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles.h"
 
 namespace torch_ext::cpu {
 namespace {
 
-// Positions of x, beyond which packed weights are faster, by measurement: of any weights, and of some that are read from memory,
-// unless they are bf16 that others multiply as pairs. Those of gradients of weights are written by other kernels as fast, tap by
-// tap, unless taps are many, or they need conversion. Products with what lies outside of y are made here in vain: where these are
-// more than a quarter, others are faster from a few positions on (256 to 128 channels, k9 s1, 10x10: 0.5 to 0.7 of the time).
+// Gradients. Positions of x, beyond which packed weights are faster, by measurement: of any weights, and of some that are read
+// from memory, unless they are bf16 that others multiply as pairs. Those of gradients of weights are written by other kernels as
+// fast, tap by tap, unless taps are many, or they need conversion. Products with what lies outside of y are made here in vain:
+// where these are more than a quarter, others are faster from a few positions on (256 to 128 channels, k9 s1, 10x10: 0.5 to 0.7
+// of the time).
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6, kMaxPositionsInVain = 4;
 // Of gradients of data, dot products with many weights last (256 to 256 channels, k4 s2, 4x4: 0.8 of the time; k2 s2, 6x6: 0.9),
 // unless channels of x are few, as bringing y in order takes as long as they do, most where its taps lie inside. Gradients of
 // weights that stay in cache are written by other kernels as fast (256 to 128 channels, k2 s2, 4x4: 0.7).
 constexpr int64_t kManyWeightsDotted = 128 << 10, kMaxPositionsDottedMany = 16;
-constexpr int64_t kFewTapsDotted = 4, kMaxPositionsDottedFewTaps = 36;
+constexpr int64_t kFewTapsDotted = 4, kMaxPositionsDottedFewTaps = 36, kLongRowOfChannels = 128;
 constexpr int64_t kLeastChannelsDotted = 64, kLeastChannelsDottedOfTaps = 128;
 constexpr int64_t kMaxPositionsWrittenInCache = 9, kLeastColumnsWritten = 64;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48;
 constexpr double kLeastInside = 0.75;
 // Without AVX-512, of weights that are read from memory (512 to 512 channels, k4 s2: gradient of data 0.73 of the time at 36
-// positions without these; forward 0.88 at 49, NCX; gradient of weights 0.8 at 36, NXC, while of NCX it is 0.7 to 0.9 with these
-// at 50 to 100).
-constexpr int64_t kMaxPositionsOfLargeDotted = 30, kMaxPositionsOfLargeInside = 40, kTapsOfPlane = 16;
+// positions without these; gradient of weights 0.8 at 36, NXC, while of NCX it is 0.7 to 0.9 with these at 50 to 100).
+constexpr int64_t kMaxPositionsOfLargeDotted = 30, kLeastTapsOfLine = 4;
 constexpr int64_t kMaxPositionsOfLargeWritten = 100, kMaxPositionsOfLargeWrittenByTap = 20;
-// But weights beyond every cache take longer to pack than those products, forward, where the taps of a channel lie side by side
-// (256 to 256 channels, k9 s2, 7x7: 0.7 of the time; k16 s4, 5x5: 0.6).
-constexpr int64_t kHugeWeights = 16 << 20, kMaxPositionsOfHuge = 56;
-// Forward, all weights that are packed from far apart or as a few taps at a time take longer for it: rows of many channels of a
-// tap (256 to 256 channels, k3 s1, 7x7: 0.9 of the time, 5x5: 0.73), and those of few taps of a channel (0.77 and 0.54; k2 s2
-// 0.63 and 0.5), of the many of a line (256 to 128, 1-D k4 s2, 50 positions: 0.65), and of many in planes until positions are
-// more (256 to 256, k5 s1, 5x5: 0.87; of 16 taps, a vector, 1.0; with 8 lanes 1.0 to 1.6). Of few channels of x, adding columns
-// takes as long as that.
-constexpr int64_t kLeastChannelsOfColumns = 64, kLeastChannelsOfRows = 96, kLongRowOfChannels = 128;
-constexpr struct {
-  int64_t most, most_in_vain;
-} kPositionsOfRows = {100, 49}, kPositionsOfPairs = {64, 36};  // pairs of bf16: 256 to 256 channels, k2 s2, 7x7, NCX: 0.6
-constexpr int64_t kMaxPositionsOfTaps = 32, kLeastWeightsOfTaps = 64 << 10, kLeastTapsOfLine = 4;
-constexpr double kMostlyInside = 0.85;
-// Few channels of y leave vectors of other kernels empty, and lines of small planes do, while rows of weights here are as long as
-// taps are many. What planes of so many positions need for that: elements of weights, and of a row of them. (512 to 4 channels,
-// k10 s5 d2, 20x20: 0.7 of the time; 128 to 8, k8 s4, 7x7: 0.27.)
-// Where all kernels multiply pairs of bf16, these do until planes are smaller (512 to 8 channels, k4 s2, 9x9: 0.3 to 0.45 of the
-// time; 512 to 20, 7x7: 0.55 to 0.65, 10x10: 0.7 to 0.8; of 64 channels 1.1).
-constexpr int64_t kMostPositionsOfFew = 512, kLeastRowOfFew = 64;
-constexpr struct {
-  int64_t positions, weights, channels_of_pairs;
-} kLeastOfFew[] = {{64, 8 << 10, 20}, {128, 16 << 10, 8}, {400, 32 << 10, 0}};
-// Where most products are with what lies outside of y, tiles of `gather` that make few of those are better, though some of their
-// lanes are empty: the products that are left, in lanes, for each product here. (512 to 12 channels, k7 s1, 4x4: 0.6 of the
-// time.)
-constexpr double kLeastOfFewInside = 0.6;
-constexpr int64_t kSmallPlane = 128;  // positions, of which short lines leave vectors along them empty
 // From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
 constexpr int64_t kTapsOfPanels = 256;
 // Where vectors multiply pairs of bf16, here too: positions up to which these products are faster than those of packed pairs, by
@@ -70,7 +43,7 @@ constexpr int64_t kMaxPositionsDottedOfChannels = 24, kMaxPositionsDottedInVain 
 // Where they are no faster, they still read half as many bytes as float32 has (1 position: 0.5 to 0.9 of the time; gradients of
 // data 0.6 at 4 and 0.8 at 8).
 constexpr int64_t kMaxPositionsOfSlow = 2, kMaxPositionsOfSlowDots = 8;
-constexpr int64_t kMaxPositionsOfPairLines = 24, kMaxPositionsOfHugeWritten = 64;
+constexpr int64_t kMaxPositionsOfHugeWritten = 64, kHugeWeights = 16 << 20;
 
 // The share of products that are not with what lies outside of y.
 double inside(const Geometry& g) {
@@ -82,24 +55,6 @@ double inside(const Geometry& g) {
 // Whether all taps of a channel lie in one line, and are not too few.
 bool of_line(const Geometry& g) { return g.w_positions() >= kLeastTapsOfLine && g.w_positions() == g.axis[kAxes - 1].w; }
 
-// Whether a forward layer to few channels is small enough.
-bool few_channels(const Problem& p, Isa isa) {
-  const Geometry& g = p.geometry;
-  const int64_t lanes = lanes_of(p.type, isa);
-  const bool pairs = multiplies_pairs(p.type, isa);
-  if (p.operation != Operation::conv_transpose || g.y_channels % lanes == 0) return false;
-  if (!pairs && g.y_channels > kFewChannels) return false;
-  if (g.batch * g.x_positions() > kMostPositionsOfFew || g.y_channels * g.w_positions() < kLeastRowOfFew) return false;
-  // Lines of whole vectors suit the other kernels, but for the smallest planes.
-  if (g.x_positions() > kSmallPlane && g.axis[kAxes - 1].x % lanes == 0) return false;
-  const int64_t columns = round_up(g.y_channels, column_step_of(p.type, isa));
-  if (inside(g) * double(columns) < kLeastOfFewInside * double(g.y_channels)) return false;
-  for (const auto& least : kLeastOfFew)
-    if (g.x_positions() <= least.positions)
-      return g.w_size() >= least.weights * g.groups && (!pairs || g.y_channels <= least.channels_of_pairs);
-  return false;
-}
-
 // Whether rows of weights are contiguous: all of (channel, taps), or at least the channels of a tap.
 bool contiguous_rows(const Problem& p) {
   const Geometry& g = p.geometry;
@@ -108,18 +63,6 @@ bool contiguous_rows(const Problem& p) {
   for (int a = kAxes - 1; a >= 0; taps *= g.axis[a--].w)
     if (g.axis[a].w > 1 && p.w.axis[a] != taps) return false;
   return p.w.channel == taps;
-}
-
-// Positions up to which packing them would take longer than it gains, of weights in any cache.
-int64_t most_positions_forward(const Geometry& g, bool taps_inside, int64_t lanes, bool pairs) {
-  if (g.x_channels < (taps_inside ? kLeastChannelsOfColumns : kLeastChannelsOfRows)) return 0;
-  const int64_t taps = g.w_positions();
-  const auto& positions = pairs ? kPositionsOfPairs : kPositionsOfRows;
-  const int64_t most = inside(g) < kLeastInside ? positions.most_in_vain : positions.most;
-  if (!taps_inside) return g.y_channels < kLongRowOfChannels ? 0 : most;
-  if (taps <= lanes / 2 + 1) return most;
-  if (!pairs && of_line(g) && inside(g) >= kMostlyInside && g.w_size() >= kLeastWeightsOfTaps * g.groups) return most;
-  return taps > lanes && lanes == kMaxLanes ? kMaxPositionsOfTaps : 0;
 }
 
 int64_t most_positions_dotted(const Geometry& g, bool taps_inside, int64_t lanes) {
@@ -141,31 +84,26 @@ int64_t most_positions_of_large(const Problem& p, Isa isa) {
   if (isa >= Isa::avx512) return written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
   if (g.w_positions() >= kTapsOfPanels) return kMaxPositionsOfLarge;
   if (p.operation == Operation::backward_data) return kMaxPositionsOfLargeDotted;
-  if (written) return taps_inside ? kMaxPositionsOfLargeWritten : kMaxPositionsOfLargeWrittenByTap;
-  return taps_inside && g.w_positions() >= kTapsOfPlane && !of_line(g) ? kMaxPositionsOfLargeInside : kMaxPositionsOfLarge;
+  return taps_inside ? kMaxPositionsOfLargeWritten : kMaxPositionsOfLargeWrittenByTap;
 }
 
 // Positions of x up to which weights are better multiplied as they lie.
 int64_t most_positions(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
   const bool taps_inside = p.w.channel != 1, pairs = multiplies_pairs(p.type, request.isa);
-  const bool forward = p.operation == Operation::conv_transpose, written = p.operation == Operation::backward_weights;
+  const bool written = p.operation == Operation::backward_weights;
   const int64_t run = taps_inside ? g.y_channels * g.w_positions() : g.y_channels;  // side by side in a row of weights
   const int64_t bytes = g.w_size() * bytes_of(p.type);
   const bool read_whole = bytes >= kLargeWeights && run >= kLongRun;
   int64_t most = kMaxPositions;
-  if (p.operation == Operation::backward_data) {
+  if (!written) {
     most = pairs ? kMaxDotPositions : most_positions_dotted(g, taps_inside, lanes_of(p.type, request.isa));
-  } else if (written && bytes < (bytes_of(p.type) == 2 ? 2 : 1) * kLargeWeights) {
+  } else if (bytes < (bytes_of(p.type) == 2 ? 2 : 1) * kLargeWeights) {
     most = most_positions_written(g);
   }
   if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
     most = std::max(most, most_positions_of_large(p, request.isa));
-  if (inside(g) < kLeastInside) {
-    const bool huge = forward && taps_inside && bytes >= kHugeWeights;
-    most = std::min(most, written ? kMaxPositionsInVain : huge ? kMaxPositionsOfHuge : kMaxPositions);
-  }
-  return forward && !pairs ? std::max(most, most_positions_forward(g, taps_inside, lanes_of(p.type, request.isa), false)) : most;
+  return inside(g) < kLeastInside ? std::min(most, written ? kMaxPositionsInVain : kMaxPositions) : most;
 }
 
 // Of pairs of bf16.
@@ -192,17 +130,10 @@ int64_t most_pairs_written(const Geometry& g, bool taps_inside) {
   if (bytes >= (taps_inside && of_line(g) ? kLargeWeights : kHugeWeights)) return kMaxPositionsOfHugeWritten;
   return bytes < 2 * kLargeWeights ? most_positions_written(g) : kMaxPositions;
 }
-int64_t most_pairs_forward(const Geometry& g, bool taps_inside) {
-  if (inside(g) < kLeastInside) return kMaxPositions;
-  if (taps_inside && g.w_positions() >= kTapsOfPanels) return kMaxPositionsOfLarge;
-  return taps_inside && of_line(g) ? kMaxPositionsOfPairLines : kMaxPositions;
-}
 int64_t most_positions_of_pairs(const Problem& p) {
   const Geometry& g = p.geometry;
   const bool taps_inside = p.w.channel != 1;
-  if (p.operation == Operation::backward_data) return most_pairs_dotted(g, taps_inside);
-  if (p.operation == Operation::backward_weights) return most_pairs_written(g, taps_inside);
-  return std::max(most_pairs_forward(g, taps_inside), most_positions_forward(g, taps_inside, kMaxLanes, true));
+  return p.operation == Operation::backward_data ? most_pairs_dotted(g, taps_inside) : most_pairs_written(g, taps_inside);
 }
 
 // Whether there are few enough positions for that many weights.
@@ -222,14 +153,18 @@ bool native_takes(const Problem& p) {
 }
 
 bool native_pays(const Problem& p, const Request& request) {
-  return few_positions(p, most_positions(p, request)) || few_channels(p, request.isa);
+  if (p.operation != Operation::conv_transpose) return few_positions(p, most_positions(p, request));
+  const bool pairs = request.isa < Isa::amx && multiplies_pairs(p.type, request.isa);  // which have a kernel of their own
+  return !pairs && native_is_faster(p, request, false);
 }
 
 bool native_of_pairs_pays(const Problem& p, const Request& request) {
+  const bool dotted = p.operation == Operation::backward_data;
   if (p.type != Type::bf16 || request.isa < Isa::avx512_bf16) return false;
-  if (!pairs_are_fast())
-    return few_positions(p, p.operation == Operation::backward_data ? kMaxPositionsOfSlowDots : kMaxPositionsOfSlow);
-  return request.isa < Isa::amx && (few_positions(p, most_positions_of_pairs(p)) || few_channels(p, request.isa));
+  if (!pairs_are_fast()) return few_positions(p, dotted ? kMaxPositionsOfSlowDots : kMaxPositionsOfSlow);
+  if (request.isa >= Isa::amx) return false;
+  return p.operation == Operation::conv_transpose ? native_is_faster(p, request, true)
+                                                  : few_positions(p, most_positions_of_pairs(p));
 }
 
 }  // namespace torch_ext::cpu

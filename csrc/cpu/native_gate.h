@@ -6,7 +6,6 @@
 namespace torch_ext::cpu {
 
 inline constexpr int64_t kManyTaps = 64;
-inline constexpr int64_t kFewChannels = 12;  // of y, of a forward layer
 
 // Whether rows of weights are contiguous, and lists of what meets what not too long.
 bool native_takes(const Problem& problem);

@@ -241,16 +241,17 @@ std::shared_ptr<const OuterSums<float>> make_exact_outer(const Problem& p, const
 
 #if defined(__x86_64__)
 std::shared_ptr<Plan> make_outer_amx(const Problem& p, const Request& request) {
-  // Registers hold 16 channels: of fewer than 12 others are faster, or than 3 where they meet many along lines that are not short
-  // (6 to 384 channels, k1 s2, 16x16: 0.2 to 0.55 of the time; 96 to 10, k7 s1, 200 positions: 0.5; 2 to 160, k7 s2: 1.25), and a
-  // row of one has 32 positions. What is split must pay for that too; its lines are short where weights outnumber the positions,
-  // and there it loses (24 ms against 15 for planes of 4x4 with 512 and 256 channels), as it does on a line of 100 positions,
-  // where its registers take 128 (8.7 against 6.2).
+  // Registers hold 16 channels: of fewer than 12 others are faster, or where they meet many along lines that are not short, than
+  // 8, or 3 with one tap (6 to 384 channels, k1 s2, 16x16: 0.2 to 0.55 of the time; 96 to 10, k7 s1, 200 positions: 0.5; 4 to
+  // 320, k7 s1: 1.5), and a row of one has 32 positions. What is split must pay for that too; its lines are short where weights
+  // outnumber the positions, and there it loses (24 ms against 15 for planes of 4x4 with 512 and 256 channels), as it does on a
+  // line of 100 positions, where its registers take 128 (8.7 against 6.2).
   const Geometry& g = p.geometry;
   const bool whole = p.type == Type::bf16, short_lines = !whole && g.axis[kAxes - 1].x < 8;
   const int64_t channels = std::min(g.x_channels, g.y_channels), positions = g.batch * g.x_positions();
-  const bool many_of_few = channels >= 3 && std::max(g.x_channels, g.y_channels) >= 64 && g.axis[kAxes - 1].x >= 7;
-  const bool few = channels < (!whole ? 32 : many_of_few ? 3 : 12) || positions < (whole ? 32 : 128) || short_lines;
+  const bool meet_many = std::max(g.x_channels, g.y_channels) >= 64 && g.axis[kAxes - 1].x >= 7;
+  const int64_t least = !whole ? 32 : !meet_many ? 12 : g.w_positions() > 1 ? 8 : 3;
+  const bool few = channels < least || positions < (whole ? 32 : 128) || short_lines;
   if (!request.by_name && (few || !matrices_take(p))) return nullptr;
   return make_outer_of_pairs(p, amx_tiles(), request);
 }

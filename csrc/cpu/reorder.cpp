@@ -149,9 +149,14 @@ class Reorder final : public Plan {
   Layout::Part inner_part_, x_part_, w_part_, y_part_;
 };
 
+// Whether weights are better multiplied as they lie; of few positions, as that is said beside kernels that do not fold.
 bool stays_native(const Problem& p, const Request& request) {
-  return native_takes(p) && (native_pays(p, request) || native_of_pairs_pays(p, request));
+  constexpr int64_t kFewPositions = 128;
+  const bool many = p.operation == Operation::conv_transpose && p.geometry.batch * p.geometry.x_positions() >= kFewPositions;
+  return !many && native_takes(p) && (native_pays(p, request) || native_of_pairs_pays(p, request));
 }
+
+bool in_matrices(const Problem& p, const Request& request) { return request.isa >= Isa::amx && p.type == Type::bf16; }
 
 // Weights alone, of x and y whose channels lie side by side. Gradients with few channels of y and many of x are one product of
 // weights as they lie in `unfold`, and two channels of two phases fill no vector. (21 to 21 channels, 32x32, k16 s8: 0.65 of the
@@ -163,8 +168,9 @@ bool weights_alone_pay(const Problem& p, const Request& request) {
   if (g.batch * g.x_positions() < kLeastPositions || stays_native(p, request)) return false;
   const bool one_product = g.y_channels <= kMostOfProduct && g.x_channels >= kManyInputs;
   const bool few = g.axis[kAxes - 1].stride * g.y_channels < kLeastChannels;
-  // Matrix registers are full of so many channels, and multiply so fast that moving weights shows.
-  if (request.isa >= Isa::amx && p.type == Type::bf16 && g.y_channels >= 2 * kMaxLanes) return false;
+  // Matrix registers multiply so fast that moving weights shows, and are full of so many channels (96 to 20, k4 s2, 14x14: 1.3).
+  const bool full = g.y_channels >= 2 * kMaxLanes, moved_for_little = g.batch * g.x_positions() < 2 * kLeastPositions;
+  if (in_matrices(p, request) && (full || moved_for_little)) return false;
   return p.operation == Operation::conv_transpose || !(one_product || few);
 }
 
@@ -176,7 +182,7 @@ bool weights_alone_pay(const Problem& p, const Request& request) {
 bool planes_pay(const Problem& p, const Request& request) {
   constexpr int64_t kLeastChannels = 12, kLongStride = 8, kStrideOfTwoTaps = 4, kLargeBytes = 8 << 20, kMostRatio = 8,
                     kManyResults = 2048;
-  constexpr double kManyTerms = 48, kTermsOfMatrices = 24;
+  constexpr double kManyTerms = 48;
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
   if (std::min(g.x_channels, g.y_channels) < kLeastChannels || fill_tiles(g.y_channels)) return false;
@@ -186,12 +192,11 @@ bool planes_pay(const Problem& p, const Request& request) {
   for (const Axis& axis : g.axis) terms /= double(axis.stride);
   const bool large = g.y_size() * bytes_of(p.type) > kLargeBytes;
   if (p.operation != Operation::conv_transpose && large && terms < kManyTerms) return false;
-  if (request.isa >= Isa::amx && terms < kTermsOfMatrices) return false;
   // Of many channels of x that become few, moving x takes longer.
   const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
-  return multiplies_pairs(p.type, request.isa) || line.stride >= kLongStride ||
+  return (multiplies_pairs(p.type, request.isa) && !in_matrices(p, request)) || line.stride >= kLongStride ||
          (line.stride >= kStrideOfTwoTaps && line.w >= 2 * line.stride);
 }
 
