@@ -38,12 +38,13 @@ constexpr Prices kFloatsOf8Lanes = {
     {1310, 0.045, 0.025, 0.345, 0.152, 2.7, 0.30}, {680, 0.341, 0.665, 0.021, 0.073, 137, 0.215}, {0.70, 0.0323, 0.164, 1.99}};
 constexpr Prices kPairs = {
     {1050, 0.068, 0.0102, 0.30, 0.104, 2.5, 0.29}, {1000, 0.19, 0.177, 0.0097, 0.054, 128, 0.153}, {1.14, 0.0069, 0.153, 1.66}};
-// Channels of so many taps lie so far apart that packing a line of them takes as many times as long (80 to 80 channels, 63
-// positions, k128 s32: 1.2 of the time of `native`; k256: 1.4, k512: 1.8, k1024: 2.3).
-constexpr int64_t kTapsOfPages = 128;
 // Floats here, and matrix registers there.
 constexpr Prices kFloatsBesideMatrices = {
     {800, 0.05, 0.021, 0.30, 0.124, 2.05, 0.32}, {1000, 0.4, 0.4, 0.004, 0.054, 128, 0.153}, {1.14, 0.012, 0.153, 1.66}};
+
+// Channels of so many taps lie so far apart that packing a line of them takes as many times as long (80 to 80 channels, 63
+// positions, k128 s32: 1.2 of the time of `native`; k256: 1.4, k512: 1.8, k1024: 2.3).
+constexpr int64_t kTapsOfPages = 128;
 
 const Prices& prices_of(const Problem& p, Isa isa, bool pairs) {
   if (pairs) return kPairs;
