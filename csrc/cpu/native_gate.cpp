@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "csrc/cpu/native.h"
-#include "csrc/cpu/native_share.h"
+#include "csrc/cpu/native_times.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles.h"
 
@@ -28,7 +28,7 @@ constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48;
 constexpr double kLeastInside = 0.75;
 // Without AVX-512, of weights that are read from memory (512 to 512 channels, k4 s2: gradient of data 0.73 of the time at 36
 // positions without these; gradient of weights 0.8 at 36, NXC, while of NCX it is 0.7 to 0.9 with these at 50 to 100).
-constexpr int64_t kMaxPositionsOfLargeDotted = 30, kLeastTapsOfLine = 4;
+constexpr int64_t kMaxPositionsOfLargeDotted = 30;
 constexpr int64_t kMaxPositionsOfLargeWritten = 100, kMaxPositionsOfLargeWrittenByTap = 20;
 // From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
 constexpr int64_t kTapsOfPanels = 256;
@@ -43,7 +43,7 @@ constexpr int64_t kMaxPositionsDottedOfChannels = 24, kMaxPositionsDottedInVain 
 // Where they are no faster, they still read half as many bytes as float32 has (1 position: 0.5 to 0.9 of the time; gradients of
 // data 0.6 at 4 and 0.8 at 8).
 constexpr int64_t kMaxPositionsOfSlow = 2, kMaxPositionsOfSlowDots = 8;
-constexpr int64_t kMaxPositionsOfHugeWritten = 64, kHugeWeights = 16 << 20;
+constexpr int64_t kMaxPositionsOfHugeWritten = 64, kHugeWeights = 16 << 20, kLeastTapsOfLine = 4;
 
 // The share of products that are not with what lies outside of y.
 double inside(const Geometry& g) {
@@ -154,8 +154,8 @@ bool native_takes(const Problem& p) {
 
 bool native_pays(const Problem& p, const Request& request) {
   if (p.operation != Operation::conv_transpose) return few_positions(p, most_positions(p, request));
-  const bool pairs = request.isa < Isa::amx && multiplies_pairs(p.type, request.isa);  // which have a kernel of their own
-  return !pairs && native_is_faster(p, request, false);
+  // Pairs have a kernel of their own.
+  return !vectors_multiply_pairs(p.type, request.isa) && native_is_faster(p, request, false);
 }
 
 bool native_of_pairs_pays(const Problem& p, const Request& request) {

@@ -51,8 +51,7 @@ bool positions_suit(const Problem& p, Isa isa) {
   const Geometry& g = p.geometry;
   if (p.operation == Operation::conv_transpose || g.groups > 1 || !positions_follow(p)) return false;
   if (isa >= Isa::amx && matrices_take(p)) return false;
-  if (p.operation == Operation::backward_weights && multiplies_pairs(p.type, isa) && pairs_are_fast())
-    return dots_of_pairs_suit(p);
+  if (p.operation == Operation::backward_weights && vectors_multiply_pairs(p.type, isa)) return dots_of_pairs_suit(p);
   if (bytes_of(p.type) < 4 && !dots_of_halves_suit(p)) return false;
   if (g.y_channels > kMostChannels || g.x_channels < kLeastChannels || g.x_positions() < kSmallPlane) return false;
   const int64_t terms = g.y_channels * g.w_positions(), positions = g.x_positions();

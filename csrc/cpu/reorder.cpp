@@ -156,8 +156,6 @@ bool stays_native(const Problem& p, const Request& request) {
   return !many && native_takes(p) && (native_pays(p, request) || native_of_pairs_pays(p, request));
 }
 
-bool in_matrices(const Problem& p, const Request& request) { return request.isa >= Isa::amx && p.type == Type::bf16; }
-
 // Weights alone, of x and y whose channels lie side by side. Gradients with few channels of y and many of x are one product of
 // weights as they lie in `unfold`, and two channels of two phases fill no vector. (21 to 21 channels, 32x32, k16 s8: 0.65 of the
 // time forward, 0.86 and 0.74 backward; 20 to 8, volumes of 24, k2 s2: 0.61, 0.95 and 0.74; pairs 0.5 to 0.6, 0.6 and 0.65. 160
@@ -170,7 +168,7 @@ bool weights_alone_pay(const Problem& p, const Request& request) {
   const bool few = g.axis[kAxes - 1].stride * g.y_channels < kLeastChannels;
   // Matrix registers multiply so fast that moving weights shows, and are full of so many channels (96 to 20, k4 s2, 14x14: 1.3).
   const bool full = g.y_channels >= 2 * kMaxLanes, moved_for_little = g.batch * g.x_positions() < 2 * kLeastPositions;
-  if (in_matrices(p, request) && (full || moved_for_little)) return false;
+  if (matrices_multiply_pairs(p.type, request.isa) && (full || moved_for_little)) return false;
   return p.operation == Operation::conv_transpose || !(one_product || few);
 }
 
@@ -196,7 +194,7 @@ bool planes_pay(const Problem& p, const Request& request) {
   const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
-  return (multiplies_pairs(p.type, request.isa) && !in_matrices(p, request)) || line.stride >= kLongStride ||
+  return vectors_multiply_pairs(p.type, request.isa) || line.stride >= kLongStride ||
          (line.stride >= kStrideOfTwoTaps && line.w >= 2 * line.stride);
 }
 

@@ -363,9 +363,13 @@ inline int64_t column_step_of(Type type, Isa isa) {
 // Gather, outer and dot tiles whose reals are pairs of bf16 for rows and panels, and floats for all else.
 const Tiles<float>& pair_tiles();  // Isa::avx512_bf16
 const Tiles<float>& amx_tiles();   // Isa::amx
-// Whether kernels with those multiply the values of such a type.
+// Whether kernels with those multiply the values of such a type: in matrix registers, of layers that suit these, or in vectors.
+inline bool matrices_multiply_pairs(Type type, Isa isa) { return type == Type::bf16 && isa >= Isa::amx; }
+inline bool vectors_multiply_pairs(Type type, Isa isa) {
+  return type == Type::bf16 && isa == Isa::avx512_bf16 && pairs_are_fast();
+}
 inline bool multiplies_pairs(Type type, Isa isa) {
-  return type == Type::bf16 && (isa >= Isa::amx || (isa >= Isa::avx512_bf16 && pairs_are_fast()));
+  return matrices_multiply_pairs(type, isa) || vectors_multiply_pairs(type, isa);
 }
 // How many times more multiply-adds matrix instructions make than vectors of float32 do, with operands in the L1 cache; measured
 // once.

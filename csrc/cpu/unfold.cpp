@@ -275,7 +275,7 @@ bool Unfold::finite(const void* w) const {
 bool product_for_matrices(const Problem& p, Isa isa) {
   constexpr int64_t kLeastPlane = 32, kMostRowOfChannel = 8;
   const Geometry& g = p.geometry;
-  return isa >= Isa::amx && p.type == Type::bf16 && p.operation != Operation::conv_transpose && g.x_positions() >= kLeastPlane &&
+  return matrices_multiply_pairs(p.type, isa) && p.operation != Operation::conv_transpose && g.x_positions() >= kLeastPlane &&
          g.x_channels >= kManyChannels && row_of(g) <= kMostRowOfChannel * g.x_channels;
 }
 

@@ -102,9 +102,7 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   const int64_t lanes = lanes_of(p.type, isa);
   const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2) && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
-  // What matrix registers multiply does not come here; other bf16 are floats there.
-  const bool pairs = request.isa < Isa::amx && multiplies_pairs(p.type, request.isa),
-             one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
+  const bool pairs = vectors_multiply_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
   const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);

@@ -3,7 +3,7 @@
 // of 600 layers drawn at random, of 1 to 1024 channels and 1 to 1200 positions of x, in three layouts. It misses by 23 %
 // (`native`, `gather`) and 32 % (`overlap`), half of all by less than a tenth: what it chooses takes 2 % longer than the faster
 // kernel always would.
-#include "csrc/cpu/native_share.h"
+#include "csrc/cpu/native_times.h"
 
 #include <algorithm>
 
@@ -48,7 +48,7 @@ constexpr int64_t kTapsOfPages = 128;
 
 const Prices& prices_of(const Problem& p, Isa isa, bool pairs) {
   if (pairs) return kPairs;
-  if (p.type == Type::bf16 && isa >= Isa::amx) return kFloatsBesideMatrices;
+  if (matrices_multiply_pairs(p.type, isa)) return kFloatsBesideMatrices;
   return isa >= Isa::avx512 ? kFloats : kFloatsOf8Lanes;
 }
 
@@ -67,37 +67,53 @@ int64_t taps_reaching(const Axis& axis) {
   return count;
 }
 
-// The time of `native` as a share of the other's.
-double share(const Problem& p, const Request& request, bool pairs) {
-  const Geometry& g = p.geometry;
-  const Prices& price = prices_of(p, request.isa, pairs);
-  const bool of_channels = p.w.channel == 1;
-  const double groups = double(g.groups), taps = double(g.w_positions()), positions = double(g.batch * g.x_positions()),
-               channels = double(g.y_channels), results = double(g.y_size());
-  double inside = double(g.batch), reaching = 1;  // products of positions and taps; taps
-  for (const Axis& axis : g.axis) inside *= double(products_of(axis)), reaching *= double(taps_reaching(axis));
-  if (!of_channels) reaching = taps;  // rows of weights are read whole
-
-  const double depth = groups * double(g.x_channels), columns = groups * channels * reaching * positions;
-  double native = price.native.call + depth * channels * reaching * (price.native.weight + price.native.product * positions) +
-                  columns * (of_channels ? price.native.column_of_channel : price.native.column) + results * price.native.result;
-  if (of_channels) native += groups * reaching * positions * price.native.run;
-
-  const double packed = p.prepacked ? 0 : depth * taps;
-  if (overlaps(p, request, pairs)) {
-    const double line = double(g.axis[kAxes - 1].x), lanes = double(lanes_of(p.type, request.isa)),
-                 whole = double(round_up(g.axis[kAxes - 1].x, int64_t(lanes))) / line;
-    return native /
-           (packed * channels * price.overlap.weight + depth * channels * taps * positions * whole * price.overlap.product +
-            groups * channels * taps * positions * price.overlap.column + results * price.overlap.result);
+// What all of them count.
+struct Counts {
+  double positions, groups, depth, taps, channels, results;  // depth: channels of x of all groups; channels: of y of one
+  double inside;                                             // products of positions and taps that meet in y
+  explicit Counts(const Geometry& g)
+      : positions(double(g.batch * g.x_positions())),
+        groups(double(g.groups)),
+        depth(double(g.groups * g.x_channels)),
+        taps(double(g.w_positions())),
+        channels(double(g.y_channels)),
+        results(double(g.y_size())),
+        inside(double(g.batch)) {
+    for (const Axis& axis : g.axis) inside *= double(products_of(axis));
   }
-  const bool matrices = p.type == Type::bf16 && request.isa >= Isa::amx;
-  const double vectors = double(round_up(g.y_channels, matrices ? kMaxLanes : column_step_of(p.type, request.isa)));
-  const double weight =
-      of_channels ? price.gather.weight_of_channel : price.gather.weight * std::max(1., taps / double(kTapsOfPages));
-  return native /
-         (price.gather.call + packed * vectors * weight + depth * vectors * inside * price.gather.product +
-          groups * vectors * inside * price.gather.sum + groups * taps * price.gather.tap + results * price.gather.result);
+};
+
+double time_of_native(const Problem& p, const Prices& prices) {
+  const Counts n(p.geometry);
+  const auto& price = prices.native;
+  const bool of_channels = p.w.channel == 1;
+  double taps = 1;  // that are read: of rows of channels those that reach y
+  for (const Axis& axis : p.geometry.axis) taps *= double(of_channels ? taps_reaching(axis) : axis.w);
+  const double columns = n.groups * n.channels * taps * n.positions, runs = of_channels ? n.groups * taps * n.positions : 0;
+  return price.call + n.depth * n.channels * taps * (price.weight + price.product * n.positions) +
+         columns * (of_channels ? price.column_of_channel : price.column) + runs * price.run + n.results * price.result;
+}
+
+double time_of_gather(const Problem& p, Isa isa, const Prices& prices) {
+  const Counts n(p.geometry);
+  const auto& price = prices.gather;
+  const int64_t step = matrices_multiply_pairs(p.type, isa) ? kMaxLanes : column_step_of(p.type, isa);
+  const double vectors = double(round_up(p.geometry.y_channels, step));
+  const double weight = p.prepacked        ? 0
+                        : p.w.channel == 1 ? price.weight_of_channel
+                                           : price.weight * std::max(1., n.taps / double(kTapsOfPages));
+  return price.call + vectors * (n.depth * (n.taps * weight + n.inside * price.product) + n.groups * n.inside * price.sum) +
+         n.groups * n.taps * price.tap + n.results * price.result;
+}
+
+double time_of_overlap(const Problem& p, Isa isa, const Prices& prices) {
+  const Counts n(p.geometry);
+  const auto& price = prices.overlap;
+  const int64_t line = p.geometry.axis[kAxes - 1].x;
+  const double positions = n.positions * double(round_up(line, lanes_of(p.type, isa))) / double(line);  // of whole vectors
+  return n.channels * n.taps *
+             (n.depth * ((p.prepacked ? 0 : price.weight) + positions * price.product) + n.groups * n.positions * price.column) +
+         n.results * price.result;
 }
 
 }  // namespace
@@ -106,11 +122,13 @@ bool native_is_faster(const Problem& p, const Request& request, bool pairs) {
   constexpr int64_t kMostPositions = 1024, kMostOfOverlap = 512;
   const Geometry& g = p.geometry;
   const int64_t positions = g.batch * g.x_positions();
+  const bool overlap = overlaps(p, request, pairs);
+  if (positions > (overlap ? kMostOfOverlap : kMostPositions)) return false;
   // Channels of a tap make short runs unless all columns are made at a time (384 to 80, k11 s2, 14x14: 2.4 times the time).
-  const int64_t columns = positions * g.groups * g.y_channels * g.w_positions() * int64_t(sizeof(float));
-  if (p.w.channel == 1 && columns > kMostColumnBytes) return false;
-  return positions <= kMostPositions && (positions <= kMostOfOverlap || !overlaps(p, request, pairs)) &&
-         share(p, request, pairs) < 1;
+  const int64_t columns = positions * g.groups * g.y_channels * g.w_positions();
+  if (p.w.channel == 1 && columns * (p.type == Type::f64 ? 8 : 4) > kMostColumnBytes) return false;
+  const Prices& prices = prices_of(p, request.isa, pairs);
+  return time_of_native(p, prices) < (overlap ? time_of_overlap(p, request.isa, prices) : time_of_gather(p, request.isa, prices));
 }
 
 }  // namespace torch_ext::cpu
