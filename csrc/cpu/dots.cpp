@@ -325,14 +325,15 @@ bool many_columns(const Geometry& g, int64_t lanes, bool planes) {
   return g.y_channels * g.w_positions() >= (planes ? kLeastOfPlanes : one ? kLeastOfOne : kLeast);
 }
 
+constexpr int64_t kLineOfPairs = 28;  // positions, from which on sums of pairs of bf16 are worth their lanes
+
 // Pairs of bf16 of few channels of x, of which outer leaves more lanes empty than of floats. (1 to 20 channels, k5 s2, 56x56:
 // 0.35 of the time; 2 to 16, k6 s1, 28x28: 0.4; 3 to 24, k8 s2, 40x40: 1.3; along one axis, 4 to 20, k12 s2: 0.45, 2 to 64, k5
 // s1: 0.45 and 0.7, 2 to 96, k4 s2: 1.0 and 0.6.)
 bool few_inputs_of_pairs(const Geometry& g) {
-  constexpr int64_t kLeastLine = 28, kMostInputs = 2, kMostResults = 24, kLongLine = 1000, kMostInputsOfLong = 4,
-                    kMostResultsOfLong = 64;
+  constexpr int64_t kMostInputs = 2, kMostResults = 24, kLongLine = 1000, kMostInputsOfLong = 4, kMostResultsOfLong = 64;
   const int64_t line = g.axis[kAxes - 1].x;
-  if (line >= kLeastLine && g.x_channels <= kMostInputs && g.y_channels <= kMostResults) return true;
+  if (line >= kLineOfPairs && g.x_channels <= kMostInputs && g.y_channels <= kMostResults) return true;
   const bool one_line = g.x_positions() == line && g.w_positions() == g.axis[kAxes - 1].w;
   return one_line && line >= kLongLine && g.x_channels <= kMostInputsOfLong && g.y_channels <= kMostResultsOfLong;
 }
@@ -340,8 +341,8 @@ bool few_inputs_of_pairs(const Geometry& g) {
 // Where a pair takes as long as two floats, it still need not be widened: sums of few pairs of channels wait for that (64 to 2,
 // k2 s2, 256x256: 0.64 of the time; 1 to 1, k12 s2: 0.64; 4 to 4, k4 s2, in volumes: 1.4).
 bool halves_pay(const Geometry& g) {
-  constexpr int64_t kLeastLine = 28, kFewChannels = 2;
-  return g.axis[kAxes - 1].x >= kLeastLine && std::min(g.x_channels, g.y_channels) <= kFewChannels;
+  constexpr int64_t kFewChannels = 2;
+  return g.axis[kAxes - 1].x >= kLineOfPairs && std::min(g.x_channels, g.y_channels) <= kFewChannels;
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {

@@ -83,8 +83,7 @@ struct Counts {
   }
 };
 
-double time_of_native(const Problem& p, const Prices& prices) {
-  const Counts n(p.geometry);
+double time_of_native(const Problem& p, const Counts& n, const Prices& prices) {
   const auto& price = prices.native;
   const bool of_channels = p.w.channel == 1;
   double taps = 1;  // that are read: of rows of channels those that reach y
@@ -94,8 +93,7 @@ double time_of_native(const Problem& p, const Prices& prices) {
          columns * (of_channels ? price.column_of_channel : price.column) + runs * price.run + n.results * price.result;
 }
 
-double time_of_gather(const Problem& p, Isa isa, const Prices& prices) {
-  const Counts n(p.geometry);
+double time_of_gather(const Problem& p, const Counts& n, Isa isa, const Prices& prices) {
   const auto& price = prices.gather;
   const int64_t step = matrices_multiply_pairs(p.type, isa) ? kMaxLanes : column_step_of(p.type, isa);
   const double vectors = double(round_up(p.geometry.y_channels, step));
@@ -106,8 +104,7 @@ double time_of_gather(const Problem& p, Isa isa, const Prices& prices) {
          n.groups * n.taps * price.tap + n.results * price.result;
 }
 
-double time_of_overlap(const Problem& p, Isa isa, const Prices& prices) {
-  const Counts n(p.geometry);
+double time_of_overlap(const Problem& p, const Counts& n, Isa isa, const Prices& prices) {
   const auto& price = prices.overlap;
   const int64_t line = p.geometry.axis[kAxes - 1].x;
   const double positions = n.positions * double(round_up(line, lanes_of(p.type, isa))) / double(line);  // of whole vectors
@@ -128,7 +125,9 @@ bool native_is_faster(const Problem& p, const Request& request, bool pairs) {
   const int64_t columns = positions * g.groups * g.y_channels * g.w_positions();
   if (p.w.channel == 1 && columns * (p.type == Type::f64 ? 8 : 4) > kMostColumnBytes) return false;
   const Prices& prices = prices_of(p, request.isa, pairs);
-  return time_of_native(p, prices) < (overlap ? time_of_overlap(p, request.isa, prices) : time_of_gather(p, request.isa, prices));
+  const Counts counts(g);
+  return time_of_native(p, counts, prices) <
+         (overlap ? time_of_overlap(p, counts, request.isa, prices) : time_of_gather(p, counts, request.isa, prices));
 }
 
 }  // namespace torch_ext::cpu

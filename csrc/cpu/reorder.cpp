@@ -149,10 +149,13 @@ class Reorder final : public Plan {
   Layout::Part inner_part_, x_part_, w_part_, y_part_;
 };
 
-// Whether weights are better multiplied as they lie; of few positions, as that is said beside kernels that do not fold.
+// Positions of x from which on `fold` forward is faster than weights that are multiplied as they lie, and weights are few beside
+// what they multiply.
+constexpr int64_t kManyPositions = 128;
+
+// Whether weights are better multiplied as they lie: forward that is said beside kernels that do not fold.
 bool stays_native(const Problem& p, const Request& request) {
-  constexpr int64_t kFewPositions = 128;
-  const bool many = p.operation == Operation::conv_transpose && p.geometry.batch * p.geometry.x_positions() >= kFewPositions;
+  const bool many = p.operation == Operation::conv_transpose && p.geometry.batch * p.geometry.x_positions() >= kManyPositions;
   return !many && native_takes(p) && (native_pays(p, request) || native_of_pairs_pays(p, request));
 }
 
@@ -161,15 +164,17 @@ bool stays_native(const Problem& p, const Request& request) {
 // time forward, 0.86 and 0.74 backward; 20 to 8, volumes of 24, k2 s2: 0.61, 0.95 and 0.74; pairs 0.5 to 0.6, 0.6 and 0.65. 160
 // to 48, 10x10, k8 s4: 1.1; 64 to 2, 256x256, k2 s2: gradients 1.3; 320 to 4, 14x14, k6 s2: of pairs 1.3.)
 bool weights_alone_pay(const Problem& p, const Request& request) {
-  constexpr int64_t kLeastPositions = 128, kMostOfProduct = 8, kManyInputs = 128, kLeastChannels = 5;
+  constexpr int64_t kMostOfProduct = 8, kManyInputs = 128, kLeastChannels = 5;
   const Geometry& g = p.geometry;
-  if (g.batch * g.x_positions() < kLeastPositions || stays_native(p, request)) return false;
+  const int64_t positions = g.batch * g.x_positions();
+  if (positions < kManyPositions) return false;
+  // Matrix registers multiply so fast that moving weights shows, and are full of so many channels (96 to 20, k4 s2, 14x14: 1.3).
+  const bool full = g.y_channels >= 2 * kMaxLanes, moved_for_little = positions < 2 * kManyPositions;
+  if (matrices_multiply_pairs(p.type, request.isa) && (full || moved_for_little)) return false;
+  if (p.operation == Operation::conv_transpose) return true;
   const bool one_product = g.y_channels <= kMostOfProduct && g.x_channels >= kManyInputs;
   const bool few = g.axis[kAxes - 1].stride * g.y_channels < kLeastChannels;
-  // Matrix registers multiply so fast that moving weights shows, and are full of so many channels (96 to 20, k4 s2, 14x14: 1.3).
-  const bool full = g.y_channels >= 2 * kMaxLanes, moved_for_little = g.batch * g.x_positions() < 2 * kLeastPositions;
-  if (matrices_multiply_pairs(p.type, request.isa) && (full || moved_for_little)) return false;
-  return p.operation == Operation::conv_transpose || !(one_product || few);
+  return !one_product && !few && !stays_native(p, request);
 }
 
 // All three, by measurement, of vectors: for few channels other kernels are better, and the longer the stride, the more phases
