@@ -177,18 +177,21 @@ void Unfold::unfold(const T* y, T* to, int64_t index, T* box) const {
   constexpr int64_t kStep = kChunk / int64_t(sizeof(T));
   // Here, and not in the object, as the compiler cannot know that the copies leave it alone.
   const int64_t *const runs = runs_.data(), count = int64_t(runs_.size()), length = run_;
+  // The last positions of a line: so many that none before them reaches into the next line, which may be another thread's.
+  const int64_t exact = std::min(parts_of(kStep - 1, row_), x[2].size());
   for (int64_t i0 = 0; i0 < x[0].size(); ++i0)
     for (int64_t i1 = 0; i1 < x[1].size(); ++i1) {
       T* row = to + (((index * axis[0].x + x[0].begin + i0) * axis[1].x + x[1].begin + i1) * axis[2].x + x[2].begin) * row_;
       const T* from = box + i0 * axis[0].stride * box_stride_[0] + i1 * axis[1].stride * box_stride_[1];
       const int64_t step = axis[2].stride * box_stride_[2];
-      for (int64_t i2 = 0; i2 < x[2].size() - 1; ++i2, from += step)
+      for (int64_t i2 = 0; i2 < x[2].size() - exact; ++i2, from += step)
         for (int64_t r = 0; r < count; ++r, row += length) {
-          // What is copied too far is overwritten by the next run.
+          // What is copied too far is overwritten by the next runs.
           std::memcpy(row, from + runs[r], kChunk);
           for (int64_t e = kStep; e < length; e += kStep) std::memcpy(row + e, from + runs[r] + e, kChunk);
         }
-      for (int64_t r = 0; r < count; ++r) row = std::copy_n(from + runs[r], length, row);
+      for (int64_t i2 = 0; i2 < exact; ++i2, from += step)
+        for (int64_t r = 0; r < count; ++r) row = std::copy_n(from + runs[r], length, row);
     }
 }
 

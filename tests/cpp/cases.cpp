@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <ostream>
+#include <random>
 #include <sstream>
 #include <stdexcept>
 
@@ -127,6 +128,31 @@ int64_t most_meetings(const Axis& axis, Operation operation) {
   return *std::max_element(meetings.begin(), meetings.end());
 }
 
+// Empty where the layer is too large, too small or none at all.
+std::string draw_line(std::mt19937& random) {
+  const auto one_of = [&](std::initializer_list<int64_t> values) { return values.begin()[random() % values.size()]; };
+  const int64_t axes = one_of({1, 2, 2, 3}), batch = one_of({1, 1, 2, 4, 16}), dilation = one_of({1, 1, 1, 2});
+  const int64_t channels[] = {one_of({1, 2, 3, 4, 8, 12, 20, 33, 64, 100, 160, 256, 320, 512}),
+                              one_of({1, 2, 3, 4, 8, 12, 20, 33, 64, 100, 160, 256, 320, 512})};
+  const int64_t groups = random() % 8 ? 1 : one_of({2, 4, channels[0]});
+  const int64_t x = axes == 1 ? one_of({1, 7, 20, 50, 200, 999}) : one_of({1, 2, 4, 5, 7, 10, 17, 32});
+  const int64_t w = one_of({1, 2, 3, 4, 4, 5, 6, 8, 9}), stride = one_of({1, 2, 2, 3, 4}), pad = one_of({0, 1, w / 3});
+  int64_t terms = channels[0] * channels[1] / groups * batch;
+  for (int64_t a = 0; a < axes; ++a) terms *= x * w;
+  constexpr int64_t kLeastTerms = 10'000, kMostTerms = 1'500'000;
+  const bool fits = channels[0] % groups == 0 && channels[1] % groups == 0 && (x - 1) * stride + dilation * (w - 1) >= 2 * pad;
+  if (!fits || terms < kLeastTerms || terms > kMostTerms) return {};
+  std::ostringstream line;
+  line << "drawn n" << batch << " g" << groups << " c" << channels[0] << ':' << channels[1];
+  const std::pair<const char*, int64_t> of_axis[] = {{"i", x},    {"k", w},    {"s", stride}, {"d", dilation},
+                                                     {"pb", pad}, {"pe", pad}, {"op", 0}};
+  for (const auto& [key, value] : of_axis) {
+    line << ' ' << key << value;
+    for (int64_t a = 1; a < axes; ++a) line << 'x' << value;
+  }
+  return line.str();
+}
+
 }  // namespace
 
 Case parse_case(const std::string& line) try { return parse(line); } catch (const std::invalid_argument& error) {
@@ -158,6 +184,18 @@ Case reduce(Case c, int64_t terms) {
     c = half;
   }
   return c;
+}
+
+const std::vector<Case>& drawn_cases() {
+  static const std::vector<Case> cases = [] {
+    constexpr size_t kCount = 200;
+    std::mt19937 random;  // the same numbers from every library
+    std::vector<Case> drawn;
+    while (drawn.size() < kCount)
+      if (const std::string line = draw_line(random); !line.empty()) drawn.push_back(parse_case(line));
+    return drawn;
+  }();
+  return cases;
 }
 
 const std::vector<Case>& reduced_cases() {

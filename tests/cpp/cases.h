@@ -29,6 +29,9 @@ const std::vector<Case>& large_cases();
 inline constexpr int64_t kReducedTerms = TORCH_EXT_REDUCED_TERMS;
 Case reduce(Case c, int64_t terms);
 const std::vector<Case>& reduced_cases();  // to kReducedTerms
+// Layers drawn at random, always the same ones: of up to 512 channels, of which cases.txt has few, and of few enough positions
+// that the formula takes milliseconds.
+const std::vector<Case>& drawn_cases();
 void PrintTo(const Case& c, std::ostream* os);
 
 // Number of terms of L that are inside, and the largest number of them that one element of the result sums.

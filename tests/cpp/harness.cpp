@@ -225,6 +225,17 @@ struct Harness::Operand {
   }
 };
 
+void PackedAhead::run(const cpu::Buffers& buffers, const cpu::Parallel& parallel) const {
+  Fence memory;
+  cpu::Buffers with = buffers, weights;
+  weights.w = buffers.w;
+  std::byte* packed = memory.place(plan_->packed_bytes(), 64, Against::end);
+  plan_->pack(weights, parallel, packed);
+  with.w = nullptr, with.packed = packed;
+  plan_->run(with, parallel);
+  EXPECT_TRUE(memory.intact()) << plan_->describe();
+}
+
 Extents result_extents(const Problem& p) {
   return p.operation == Operation::conv_transpose  ? y_extents(p.geometry)
          : p.operation == Operation::backward_data ? x_extents(p.geometry)

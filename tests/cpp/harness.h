@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,18 @@ cpu::Parallel shuffled(int threads);
 cpu::Parallel racing(int threads);
 
 // ---- Running -------------------------------------------------------------------------------------------------------------
+
+// A plan that packs its weights ahead, and runs without them.
+class PackedAhead final : public cpu::Plan {
+ public:
+  explicit PackedAhead(std::shared_ptr<const cpu::Plan> plan) : plan_(std::move(plan)) { kernel = plan_->kernel; }
+  std::string describe() const override { return plan_->describe() + ", packed ahead"; }
+  int64_t workspace_bytes() const override { return plan_->workspace_bytes(); }
+  void run(const cpu::Buffers& buffers, const cpu::Parallel& parallel) const override;
+
+ private:
+  std::shared_ptr<const cpu::Plan> plan_;
+};
 
 // The operand that the operation computes, and its layout.
 Extents result_extents(const Problem& problem);

@@ -322,28 +322,6 @@ TEST_P(AmxKernelOfFloat32, SplitsWhatCanBe) {
   for (size_t i = got.size() / 2; i < got.size(); ++i) ASSERT_EQ(got[i], clean[i]) << "element " << i;
 }
 
-// Packs the weights, and runs without them.
-class PackedAhead final : public cpu::Plan {
- public:
-  explicit PackedAhead(std::shared_ptr<const cpu::Plan> plan) : plan_(std::move(plan)) {}
-  std::string describe() const override { return plan_->describe() + ", packed ahead"; }
-  int64_t workspace_bytes() const override { return plan_->workspace_bytes(); }
-  void run(const cpu::Buffers& buffers, const cpu::Parallel& parallel) const override {
-    struct alignas(64) Line {
-      std::byte bytes[64];
-    };
-    std::vector<Line> packed(size_t(plan_->packed_bytes() + 63) / 64);
-    cpu::Buffers with = buffers, weights;
-    weights.w = buffers.w;
-    plan_->pack(weights, parallel, packed.data());
-    with.w = nullptr, with.packed = packed.data();
-    plan_->run(with, parallel);
-  }
-
- private:
-  std::shared_ptr<const cpu::Plan> plan_;
-};
-
 class AmxKernelOfWeights : public AmxKernel {};
 
 TEST_P(AmxKernelOfWeights, ComputesTheSameFromPackedWeights) {

@@ -283,20 +283,41 @@ struct Capped {
 };
 void PrintTo(const Capped& s, std::ostream* os) { *os << cpu::name_of(s.isa) << " " << name_of(s.operation); }
 
-class EveryIsa : public testing::TestWithParam<Capped> {};
-
-TEST_P(EveryIsa, ComputesEveryCase) {
-  const Isa isa = GetParam().isa;
-  const MakePlan make_plan = [isa](const Problem& problem, int threads) {
+class EveryIsa : public testing::TestWithParam<Capped> {
+ protected:
+  // The plan of the list, of a kernel that the instruction set has.
+  static std::shared_ptr<const cpu::Plan> chosen(const Problem& problem, int threads) {
+    const Isa isa = GetParam().isa;
     auto plan = cpu::make_plan(problem, isa, threads);
     EXPECT_TRUE(plan) << "no kernel for " << cpu::describe(problem);
     for (int kernel = 0; plan && kernel < cpu::kernel_count(); ++kernel)
       if (!std::strcmp(plan->kernel, cpu::kernel_name(kernel)) && !cpu::kernel_supported(kernel, isa))
         ADD_FAILURE() << plan->kernel << " chosen for " << cpu::name_of(isa);
     return plan;
+  }
+};
+
+TEST_P(EveryIsa, ComputesEveryCase) {
+  for (const std::vector<Case>& cases : {small_cases(), drawn_cases()})
+    EXPECT_GE(compute_integers(chosen, GetParam().operation, cases, false), int(cases.size() * std::size(kTypes)));
+}
+
+TEST_P(EveryIsa, ComputesEveryCaseFromWeightsPackedAhead) {
+  if (GetParam().operation != Operation::conv_transpose) return;  // of which there is no form with packed weights
+  // Where `native` would take what is packed, and Winograd's transforms in turn what is not.
+  const std::vector<Case> in_turn = {parse_case("in_turn n16 g1 c320:12 i20 k9 s3 d1 pb3 pe3 op0")};
+  int packed = 0;
+  const MakePlan packed_ahead = [&](Problem problem, int threads) -> std::shared_ptr<const cpu::Plan> {
+    problem.prepacked = true;
+    auto plan = chosen(problem, threads);
+    if (!plan || !plan->fingerprint) return plan;
+    ++packed;
+    return std::make_shared<PackedAhead>(plan);
   };
-  EXPECT_GE(compute_integers(make_plan, GetParam().operation, small_cases(), false),
-            int(small_cases().size() * std::size(kTypes)));
+  for (const std::vector<Case>& cases : {small_cases(), drawn_cases()})
+    compute_integers(packed_ahead, GetParam().operation, cases, false);
+  compute_integers(packed_ahead, GetParam().operation, in_turn, true);
+  EXPECT_GT(packed, 100);
 }
 
 std::vector<Capped> every_isa_and_operation() {
