@@ -65,9 +65,7 @@ class Fold final : public Plan {
   }
   int64_t workspace_bytes() const override { return layout_.bytes(); }
   // The same memory with other strides.
-  std::string packing() const override {
-    return inner_->packing().empty() ? "" : std::string(inner_->kernel) + ' ' + inner_->packing();
-  }
+  std::string packing() const override { return packing_of(*inner_); }
   int64_t packed_bytes() const override { return inner_->packed_bytes(); }
   void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override {
     inner_->pack(buffers, parallel, packed);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Declares the makers that kernels.inc lists.
 #pragma once
+#include <memory>
+#include <string>
+
 #include "csrc/cpu/cpu.h"
 
 namespace torch_ext::cpu {
@@ -19,5 +22,8 @@ struct Request {
 // For values that another kernel cannot take: gather or outer, which multiply nothing by a zero that stands for what is not
 // there. Null where there is nothing to compute.
 std::shared_ptr<const Plan> make_exact_plan(const Problem& problem, Isa isa, int threads);
+
+// What a plan that hands its weights on to another packs: the form of that one, or nothing where that packs nothing ahead.
+std::string packing_of(const Plan& inner);
 
 }  // namespace torch_ext::cpu

@@ -40,16 +40,22 @@ struct CacheHash {
 constexpr size_t kCachedPlans = 4096;
 
 // FNV-1a: the same in every build, as packed weights may be saved by one and loaded by another.
-uint64_t fingerprint(const std::string& kernel, const std::string& packing) {
+uint64_t fingerprint(const std::string& text) {
   uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : "1 " + kernel + ": " + packing)
-    hash = (hash ^ uint8_t(c)) * 0x100000001b3u;  // 1: the version of packed forms
+  for (const char c : "1 " + text) hash = (hash ^ uint8_t(c)) * 0x100000001b3u;  // 1: the version of packed forms
   return hash;
 }
 
-Problem not_packed(Problem problem) {
-  problem.prepacked = false;
-  return problem;
+// The first kernel that accepts a problem.
+std::shared_ptr<Plan> first_plan(const Problem& problem, Isa isa, int threads, const char* kernel) {
+  for (const Kernel& k : kKernels) {
+    if (k.isa > isa || (kernel && std::strcmp(kernel, k.name))) continue;
+    auto plan = k.make(problem, {isa, threads, kernel != nullptr});
+    if (!plan) continue;
+    if (!*plan->kernel) plan->kernel = k.name;  // else it is that of another kernel
+    return plan;
+  }
+  return nullptr;
 }
 
 const char* environment(const char* name) {
@@ -60,20 +66,21 @@ const char* environment(const char* name) {
 }  // namespace
 
 std::shared_ptr<const Plan> make_plan(const Problem& problem, Isa isa, int threads, const char* kernel) {
-  for (const Kernel& k : kKernels) {
-    if (k.isa > isa || (kernel && std::strcmp(kernel, k.name))) continue;
-    if (auto plan = k.make(problem, {isa, threads, kernel != nullptr})) {
-      plan->kernel = k.name;
-      const std::string packing = plan->packing();
-      if (!packing.empty()) plan->fingerprint = fingerprint(k.name, packing);
-      // Kernels that pack nothing refuse what is packed ahead, for one that is faster without the packing. This one packs nothing
-      // either: choose among all.
-      if (problem.prepacked && packing.empty() && !kernel) return make_plan(not_packed(problem), isa, threads, kernel);
-      return plan;
-    }
+  auto plan = first_plan(problem, isa, threads, kernel);
+  if (!plan) return nullptr;
+  const std::string packing = plan->packing();
+  if (!packing.empty()) {
+    plan->fingerprint = fingerprint(plan->kernel + (": " + packing));
+  } else if (problem.prepacked && !kernel) {
+    // One that packs nothing is faster than those that would read what is packed: choose among all, of which none reads it.
+    Problem not_packed = problem;
+    not_packed.prepacked = false;
+    return first_plan(not_packed, isa, threads, nullptr);
   }
-  return nullptr;
+  return plan;
 }
+
+std::string packing_of(const Plan& inner) { return inner.fingerprint ? std::string(inner.kernel) + ' ' + inner.packing() : ""; }
 
 std::shared_ptr<const Plan> make_exact_plan(const Problem& problem, Isa isa, int threads) {
   isa = std::min(isa, Isa::avx512);

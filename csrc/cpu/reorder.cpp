@@ -65,9 +65,7 @@ class Reorder final : public Plan {
   }
   std::string describe() const override { return std::string(inner_->kernel) + " " + inner_->describe(); }
   int64_t workspace_bytes() const override { return layout_.bytes(); }
-  std::string packing() const override {
-    return inner_->packing().empty() ? "" : std::string(inner_->kernel) + ' ' + inner_->packing();
-  }
+  std::string packing() const override { return packing_of(*inner_); }
   int64_t packed_bytes() const override { return inner_->packed_bytes(); }
   void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override {
     std::vector<std::byte> w(size_t(w_.is_ordered() ? 0 : w_.size() * bytes_of(p_.type)));

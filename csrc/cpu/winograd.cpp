@@ -175,14 +175,7 @@ bool Winograd::accurate() const {
 bool Winograd::pays(double share) const {
   const int64_t channels = most().axes == kAxes ? kLeastChannelsOfVolume : kLeastChannels;
   if (columns_ < kLeastResults || depth_ < channels || !accurate()) return false;
-  const auto pays = [&](const Problem& p, bool in_turn) {
-    return winograd_share(p, classes_, lanes(), in_turn ? most().count(p.geometry.batch) : room()) < share;
-  };
-  if (pays(p_, in_turn_)) return true;
-  // Weights packed ahead are taken in any case where a call that packs none would transform them in turn: bits are the same.
-  Problem not_packed = p_;
-  not_packed.prepacked = false;
-  return p_.prepacked && fits_at_once(1) && pays(not_packed, true);
+  return winograd_share(p_, classes_, lanes(), in_turn_ ? most().count(p_.geometry.batch) : room()) < share;
 }
 
 std::string Winograd::describe() const {
@@ -245,10 +238,19 @@ void Winograd::pack(const Buffers& buffers, const Parallel& parallel, void* pack
 namespace {
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request, bool in_turn) {
-  if (p.operation == Operation::backward_weights || p.type != Type::f32 || (in_turn && p.prepacked)) return nullptr;
+  if (p.operation == Operation::backward_weights || p.type != Type::f32) return nullptr;
   if (!winograd_allowed(p, isa, request)) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, p.operation);
   if (classes.empty()) return nullptr;
+  if (in_turn && p.prepacked) {
+    // Those packed ahead are multiplied wherever a call that packs none would transform them in turn: bits are the same.
+    Problem not_packed = p;
+    not_packed.prepacked = false;
+    if (request.by_name || !make(not_packed, isa, request, true)) return nullptr;
+    auto plan = std::make_shared<Winograd>(p, std::move(classes), isa, request.threads, false);
+    plan->kernel = isa == Isa::avx512 ? "winograd__avx512" : "winograd__avx2";
+    return plan;
+  }
   auto plan = std::make_shared<Winograd>(p, std::move(classes), isa, request.threads, in_turn);
   if (in_turn && !plan->fits_at_once(1)) return nullptr;
   const bool matrices = isa == Isa::avx512 && gather_takes_matrices(p, request);
