@@ -25,8 +25,8 @@ bool pairs_are_fast();
 bool amx_works();
 
 // Threads lent by the caller: calls task(index, thread) for every index in [0, count), each index once, in any order, where
-// thread < threads and no two calls with the same `thread` overlap. How kernels cut work, and
-// which thread takes which index, never changes a bit of the result.
+// thread < threads and no two calls with the same `thread` overlap. Mostly a thread takes one index and then the next. How
+// kernels cut work, and which thread takes which index, never changes a bit of the result.
 struct Parallel {
   int threads = 1;
   std::function<void(int64_t count, const std::function<void(int64_t index, int thread)>& task)> for_each;

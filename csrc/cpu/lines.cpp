@@ -62,7 +62,7 @@ class Lines final : public Plan {
   // Of a call.
   int64_t lines_of_call(int64_t line) const { return std::max<int64_t>(kCall / (line * axis(1).out_step), 1); }
   int64_t cells_of_call() const { return kPartOfLine / axis(2).out_step; }
-  void run_item(const Buffers& buffers, int64_t item, int64_t threads, const Real* weights, const Real* bias, Real* box) const;
+  void run_item(const Buffers& buffers, int64_t item, const Real* weights, const Real* bias, Real* box) const;
   void pack_weights(const void* weights, Range groups, Real* to) const;
   void compute(const Range* cell, const Range* to, const Real* box, const Real* weights, Real bias, void* out,
                Upcoming& next) const;
@@ -130,15 +130,13 @@ void Lines<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   std::fill_n(bias, groups, Real(0));
   if (buffers.bias) tiles_->widen(p_.type, buffers.bias, bias, groups);
   parallel.for_each(box_.blocks() * parts_of(p_.geometry.batch * groups, planes_), [&](int64_t item, int thread) {
-    run_item(buffers, item, parallel.threads, weights, bias,
-             layout_.template at<Real>(layout_.thread(workspace, thread), box_part_));
+    run_item(buffers, item, weights, bias, layout_.template at<Real>(layout_.thread(workspace, thread), box_part_));
   });
 }
 
 // A block of some planes.
 template <class Real>
-void Lines<Real>::run_item(const Buffers& buffers, int64_t item, int64_t threads, const Real* weights, const Real* bias,
-                           Real* box) const {
+void Lines<Real>::run_item(const Buffers& buffers, int64_t item, const Real* weights, const Real* bias, Real* box) const {
   const int64_t groups = p_.geometry.groups, all = p_.geometry.batch * groups;
   const void* in = forward() ? buffers.x : buffers.y;
   void* out = forward() ? buffers.y : buffers.x;
@@ -153,9 +151,9 @@ void Lines<Real>::run_item(const Buffers& buffers, int64_t item, int64_t threads
   for (int64_t plane = planes.begin; plane < planes.end; ++plane) {
     const int64_t n = plane / groups, c = plane % groups;
     box_.load(in, n * in_.outer + c * in_.channel, cell, box);
-    // The next plane of this thread is asked for.
+    // The next plane, most likely of this thread too, is asked for.
     Upcoming next(calls);
-    if (const int64_t p = plane + 1 + (plane + 1 == planes.end ? (threads - 1) * planes_ : 0); p < all) {
+    if (const int64_t p = plane + 1; p < all) {
       next.reads(element(in, p_.type, p / groups * in_.outer + p % groups * in_.channel + of_in.start), of_in.size * size_);
       next.writes(element(out, p_.type, p / groups * out_.outer + p % groups * out_.channel + of_out.start), of_out.size * size_);
     }

@@ -173,7 +173,7 @@ void Overlap<In>::run(const Buffers& buffers, const Parallel& parallel) const {
     } else {
       for (int a = 0; a < 2; ++a) out.origin -= of.cell[a].begin * axis_[a].out_step * out.axis[a];
     }
-    Upcoming next = upcoming(buffers, index + parallel.threads);
+    Upcoming next = upcoming(buffers, index + 1);
     const ForTiles<Real> ready(*tiles_);
     compute(of, load(buffers, of, layout_.at<Real>(scratch, box_part_)), out, weights + of.group * group_weights(),
             bias + of.group * columns_, layout_.at<Real>(scratch, lines_part_), next);

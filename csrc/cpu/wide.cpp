@@ -287,7 +287,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
     planes_.load(element(in, p_.type, block.sample * in_.outer + first * depth_ * in_.channel), block.cell, count * depth_,
                  planes);
     std::fill_n(planes + count * depth_ * planes_.size(), line_, Real(0));
-    Upcoming next = upcoming(buffers, index + parallel.threads);
+    Upcoming next = upcoming(buffers, index + 1);
     Real* to = results;
     Strides strides = result_strides();
     if (in_place_output_) {
