@@ -293,9 +293,6 @@ bool Dots<Element>::store(const Buffers& buffers, int64_t channel, const Real* s
   return finite;
 }
 
-// How many taps meet an element of y, rounded down.
-int64_t taps_met(const Geometry& g) { return g.w_positions() / (g.axis[0].stride * g.axis[1].stride * g.axis[2].stride); }
-
 // The lanes of a dot product are added in the end, which only long lines pay for where there are many of them: by measurement
 // against outer, whose tiles are partly empty with few channels of y. Planes of more than a few of these are worth their order
 // where few channels of x meet them or where they are not strided, and where channels lie side by side if each y meets some taps.
@@ -315,6 +312,26 @@ bool few_channels(const Geometry& g, int64_t lanes, bool planes) {
   if (g.y_channels > kMaxChannels && !some && !least_inputs) return false;
   return g.x_channels * g.y_channels <= std::min(kPairsOfPosition * line, kMostPairs) ||
          (g.y_channels <= kFewChannels && line >= kLongLine);
+}
+
+// Whether groups are so narrow that tiles of one group each are mostly empty in outer, where y meets some taps or lines are long.
+// (4 groups of 2 to 3 channels, k7 s1, 8 lines of 1000: 0.13 of the time in NXC; 16 of 4 to 3, k4 s2, 16x16: 0.26; 2 of 1 to 16,
+// k7 s1, 16x16: 0.43 in NCX; 32 of 3 to 12, k8 s4, 200 positions: 0.58; but 8 of 1 to 24, k5 s1, 8x8x8: 1.9, and in NXC with 8
+// lanes 4 of 3 to 8, k3 s2, 28x28: 1.4.)
+bool narrow_groups(const Geometry& g, int64_t lanes, bool planes) {
+  constexpr int64_t kMostPairs = 63, kLeastPositions = 64, kLine = 14, kShortLine = 8, kPairsOfShort = 18;
+  constexpr int64_t kMostStrided = 12, kMostOfLongStride = 8, kFewPairs = 12, kLongLine = 50;
+  constexpr double kPairsOfPosition = 4.5;
+  const Axis* axis = g.axis;
+  const int64_t pairs = g.x_channels * g.y_channels, line = axis[kAxes - 1].x,
+                strides = axis[0].stride * axis[1].stride * axis[2].stride;
+  const int64_t longest = std::max({axis[0].stride, axis[1].stride, axis[2].stride});
+  if (g.groups == 1 || pairs > kMostPairs || g.batch * g.x_positions() < kLeastPositions) return false;
+  if (line < (pairs <= kPairsOfShort ? kShortLine : kLine)) return false;
+  if (longest > 1 && g.y_channels > (longest > 2 ? kMostOfLongStride : kMostStrided)) return false;
+  const bool meets = 2 * g.w_positions() >= 3 * strides;  // more than one tap
+  if (planes) return double(pairs) < kPairsOfPosition * double(line) && (meets || g.y_channels <= kMaxChannels);
+  return (longest == 1 || lanes == kMaxLanes) && (meets || (pairs <= kFewPairs && line >= kLongLine));
 }
 
 // Whether of output channels and taps there are enough for each vector of x that is loaded: some where x and y lie as planes,
@@ -352,7 +369,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = isa == Isa::avx512_bf16;
   const bool few = few_channels(g, lanes_of(p.type, isa), planes) || (pairs && few_inputs_of_pairs(g));
-  const bool suits = few && many_columns(g, lanes_of(p.type, isa), planes);
+  const bool suits = (few && many_columns(g, lanes_of(p.type, isa), planes)) || narrow_groups(g, lanes_of(p.type, isa), planes);
   if (!few_pairs && !suits && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
   if (pairs) {
     if (p.type != Type::bf16 || !(request.by_name || pairs_are_fast() || halves_pay(g))) return nullptr;

@@ -45,6 +45,9 @@ inline int64_t products_of(const Axis& a) {
   return products;
 }
 
+// How many taps meet an element of y, rounded down.
+inline int64_t taps_met(const Geometry& g) { return g.w_positions() / (g.axis[0].stride * g.axis[1].stride * g.axis[2].stride); }
+
 // Cuts axes of extent(a) into even pieces, the innermost ones first, of which one has at most about `room` positions; pieces of
 // the innermost axis are multiples of `multiple`. Returns how many samples there is room for.
 template <class Extent>

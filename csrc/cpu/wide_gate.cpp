@@ -76,6 +76,27 @@ bool short_sums(const Problem& p, Isa isa, bool pairs_of_planes) {
          g.y_channels <= most && g.axis[kAxes - 1].x >= kLeastLine;
 }
 
+// Whether groups are so narrow that `gather` has short rows, and vectors of results that are partly empty. (Gradients of data of
+// 32 groups of 8 to 2 channels, k3 s2, 200 positions: 0.4 of the time in NCX; 16 of 12 to 1, k9 s1, 28x28: 0.17, in NXC 0.57; 8
+// of 12 to 4, k2 s2, 32x32: 0.54, pairs 0.8; conv_transpose of 8 of 1 to 16, k9 s1, 16x16: 0.35 and 0.41.)
+bool narrow_groups(const Problem& p, bool planes, bool pairs) {
+  constexpr int64_t kMostSummed = 4, kMostResults = 16, kShortLine = 14, kLeastMet = 4, kManyTaps = 25;
+  constexpr int64_t kLine = 16, kLongLine = 1000, kMostPairs = 96, kPairsOfPosition = 7;
+  const Geometry& g = p.geometry;
+  const int64_t line = g.axis[kAxes - 1].x, taps = g.w_positions(), met = taps_met(g), both = g.x_channels * g.y_channels;
+  if (g.groups == 1 || taps == 1) return false;
+  if (p.operation == Operation::conv_transpose)
+    return g.x_channels <= (planes ? kMostSummed : kMostSummed / 2) && g.y_channels <= kMostResults && line >= kShortLine &&
+           met >= (pairs ? taps : kLeastMet);
+  if (!planes)
+    return g.x_channels <= kMostResults && g.y_channels < kMostSummed && line >= kShortLine / 2 && taps >= kManyTaps &&
+           (met == taps || g.y_channels == 1);
+  if (pairs) return g.x_channels <= kMostResults && g.y_channels <= kMostSummed && line >= kLine;
+  if (met == 1 && g.y_channels > kMostSummed) return false;
+  return both < kPairsOfPosition * line && (both <= kMostPairs || line >= kLongLine) &&
+         (line >= kLine || (met == taps && g.x_channels <= kMostResults && g.y_channels < kMostSummed && taps >= kManyTaps));
+}
+
 }  // namespace
 
 // Whether all phases of the innermost axis read alike, so that a tile of them can weave their results into lines of the tensor:
@@ -108,7 +129,7 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
   const bool kept = forward && planes && !pairs && beats_gather(p, isa, lanes);
   const bool few_inputs = short_sums(p, isa, pairs && planes);
-  return few_columns || short_rows || kept || few_inputs || positions_suit(p, request.isa);
+  return few_columns || short_rows || kept || few_inputs || narrow_groups(p, planes, pairs) || positions_suit(p, request.isa);
 }
 
 }  // namespace torch_ext::cpu
