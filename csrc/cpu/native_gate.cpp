@@ -30,8 +30,6 @@ constexpr double kLeastInside = 0.75;
 // positions without these; gradient of weights 0.8 at 36, NXC, while of NCX it is 0.7 to 0.9 with these at 50 to 100).
 constexpr int64_t kMaxPositionsOfLargeDotted = 30;
 constexpr int64_t kMaxPositionsOfLargeWritten = 100, kMaxPositionsOfLargeWrittenByTap = 20;
-// From these on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay.
-constexpr int64_t kTapsOfPanels = 256;
 // Where vectors multiply pairs of bf16, here too: positions up to which these products are faster than those of packed pairs, by
 // measurement. Dot products need nothing transposed (0.5 of the time at 16 positions, 0.7 to 0.8 at 48; with many taps side by
 // side 0.8 to 0.9 at 64), most where taps are few (256 to 256 channels, k2 s2: 0.53 at 49, 0.67 at 81; k3 s1 0.9 at 49), but for

@@ -6,6 +6,10 @@
 namespace torch_ext::cpu {
 
 inline constexpr int64_t kManyTaps = 64;
+// From so many on, tiles of other kernels are so small that neither weights packed ahead nor products of bf16 pay: packed, they
+// come from memory, a few terms of each tap for a tile of their own (80 to 80 channels, 63 positions, k1024 s256, pairs: 1.5 of
+// the time of `native`).
+inline constexpr int64_t kTapsOfPanels = 256;
 
 // Whether rows of weights are contiguous, and lists of what meets what not too long.
 bool native_takes(const Problem& problem);

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "csrc/cpu/native.h"
+#include "csrc/cpu/native_gate.h"
 #include "csrc/cpu/overlap_gate.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles.h"
@@ -97,8 +98,8 @@ double time_of_gather(const Problem& p, const Counts& n, Isa isa, const Prices& 
   const auto& price = prices.gather;
   const int64_t step = matrices_multiply_pairs(p.type, isa) ? kMaxLanes : column_step_of(p.type, isa);
   const double vectors = double(round_up(p.geometry.y_channels, step));
-  const double weight = p.prepacked        ? 0
-                        : p.w.channel == 1 ? price.weight_of_channel
+  const double weight = p.prepacked && n.taps < double(kTapsOfPanels) ? 0
+                        : p.w.channel == 1                            ? price.weight_of_channel
                                            : price.weight * std::max(1., n.taps / double(kTapsOfPages));
   return price.call + vectors * (n.depth * (n.taps * weight + n.inside * price.product) + n.groups * n.inside * price.sum) +
          n.groups * n.taps * price.tap + n.results * price.result;
