@@ -175,6 +175,27 @@ bool weights_alone_pay(const Problem& p, const Request& request) {
   return !one_product && !few && !stays_native(p, request);
 }
 
+// All three, where channels on one side are so few that they leave tiles empty which phases fill, the more the longer the stride.
+// (24 to 8 channels, 14x14, k16 s8: 0.4 of the time forward, 0.7 and 0.5 backward; 128 to 4, k8 s4: 0.55, 0.65 and 0.6; 16 to 10,
+// 40x40, k6 s3: 0.65 forward; but 32 to 3, 14x14, k8 s4: 1.1, 0.6 and 0.4, 12 to 16, 28x28, k4 s4: 0.85, 1.15.)
+bool few_planes_pay(const Problem& p, Isa isa) {
+  constexpr int64_t kLongStride = 4, kLeastResults = 16, kLeastOfShort = 8, kMostSummed = 8, kLeastInputs = 12, kFew = 6;
+  const Geometry& g = p.geometry;
+  const Axis& line = g.axis[kAxes - 1];
+  if (std::min(g.x_channels, g.y_channels) < 3 || matrices_multiply_pairs(p.type, isa)) return false;
+  switch (p.operation) {
+    case Operation::conv_transpose:
+      return g.y_channels > 3 && (g.y_channels >= kFew || g.x_channels > kLeastInputs) &&
+             g.y_channels * line.stride >= kLeastResults &&
+             line.stride >= (g.y_channels < kLeastOfShort ? kLongStride : kLongStride - 1);
+    case Operation::backward_data:
+      return line.stride >= kLongStride && line.w >= 2 * line.stride && g.y_channels <= kMostSummed &&
+             g.x_channels >= kLeastInputs;
+    default:
+      return line.stride >= kLongStride && (!vectors_multiply_pairs(p.type, isa) || g.y_channels > 4);
+  }
+}
+
 // All three, by measurement, of vectors: for few channels other kernels are better, and the longer the stride, the more phases
 // there are to fill tiles with. (21 to 21 channels, 32x32, k16 s8: 0.9 of the time forward, 0.95 and 0.6 backward; 16x16, k64
 // s32: 0.2, 0.7 and 0.4; 20 to 20, 64x64, k8 s4: 0.85, 0.85 and 0.65; k4 s4: 1.1, 1.1 and 0.8. Pairs: 0.65, 0.7 and 0.7; 0.2,
@@ -186,7 +207,8 @@ bool planes_pay(const Problem& p, const Request& request) {
   constexpr double kManyTerms = 48;
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
-  if (std::min(g.x_channels, g.y_channels) < kLeastChannels || fill_tiles(g.y_channels)) return false;
+  const bool few = std::min(g.x_channels, g.y_channels) < kLeastChannels;
+  if (fill_tiles(g.y_channels) || (few && !few_planes_pay(p, request.isa))) return false;
   if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
   if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
   double terms = double(g.x_channels * g.w_positions());  // of an element of y
@@ -197,7 +219,7 @@ bool planes_pay(const Problem& p, const Request& request) {
   const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
-  return vectors_multiply_pairs(p.type, request.isa) || line.stride >= kLongStride ||
+  return few || vectors_multiply_pairs(p.type, request.isa) || line.stride >= kLongStride ||
          (line.stride >= kStrideOfTwoTaps && line.w >= 2 * line.stride);
 }
 
