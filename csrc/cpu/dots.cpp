@@ -355,6 +355,21 @@ bool few_inputs_of_pairs(const Geometry& g) {
   return one_line && line >= kLongLine && g.x_channels <= kMostInputsOfLong && g.y_channels <= kMostResultsOfLong;
 }
 
+// Pairs of bf16 that outer brings in order, and rounds tiles of, for longer than it multiplies them: of few weights for many
+// positions. (8 to 40 channels, k1, 100x100: 0.42 of the time in NCX; 4 to 12, k3 s2, 64x64: 0.27 and 0.28; 3 to 16, k7 s1,
+// 128x128: 0.35 and 0.42; but 3 to 48, volumes of 32, k2 s2: 8; 16 to 64, 100x100: 1.9.)
+bool few_weights_of_pairs(const Geometry& g, bool planes) {
+  constexpr int64_t kMostWeights = 5119, kMostResults = 24, kMostResultsOfDense = 96, kMostPairs = 127, kLongStride = 4,
+                    kLeastPositions = 256;
+  const Axis* axis = g.axis;
+  if (g.groups > 1 || g.batch * g.x_positions() < kLeastPositions || axis[kAxes - 1].x < kLineOfPairs / 2) return false;
+  const bool dense = std::max({axis[0].stride, axis[1].stride, axis[2].stride}) == 1;
+  if (!planes)
+    return g.x_channels * g.y_channels <= kMostPairs && g.y_channels <= kMostResults && axis[kAxes - 1].stride < kLongStride;
+  const bool volume = axis[0].x > 1;
+  return g.w_size() <= kMostWeights && g.y_channels <= (dense ? kMostResultsOfDense : kMostResults) && (dense || !volume);
+}
+
 // Where a pair takes as long as two floats, it still need not be widened: sums of few pairs of channels wait for that (64 to 2,
 // k2 s2, 256x256: 0.64 of the time; 1 to 1, k12 s2: 0.64; 4 to 4, k4 s2, in volumes: 1.4).
 bool halves_pay(const Geometry& g) {
@@ -369,7 +384,9 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = isa == Isa::avx512_bf16;
   const bool few = few_channels(g, lanes_of(p.type, isa), planes) || (pairs && few_inputs_of_pairs(g));
-  const bool suits = (few && many_columns(g, lanes_of(p.type, isa), planes)) || narrow_groups(g, lanes_of(p.type, isa), planes);
+  const bool few_weights = pairs && pairs_are_fast() && few_weights_of_pairs(g, planes);
+  const bool suits =
+      few_weights || (few && many_columns(g, lanes_of(p.type, isa), planes)) || narrow_groups(g, lanes_of(p.type, isa), planes);
   if (!few_pairs && !suits && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
   if (pairs) {
     if (p.type != Type::bf16 || !(request.by_name || pairs_are_fast() || halves_pay(g))) return nullptr;

@@ -26,7 +26,8 @@ constexpr int64_t kMostChannelsOfMatrices = 8;  // but in matrix registers
 constexpr int64_t kSmallPlane = 128;            // positions, of which borders make y' several times what is read of y
 constexpr int64_t kLeastChannels = 16;          // of x: below it most lanes would be empty
 constexpr int64_t kManyChannels = 128;          // of x
-constexpr int64_t kLeastRow = 32;               // of (c, k), where other kernels have no more work with y
+constexpr int64_t kMostOfPairs = 3, kLeastOfPairs = 24, kManyInputsOfPairs = 640;  // channels of y, of x, of both
+constexpr int64_t kLeastRow = 32;  // of (c, k), where other kernels have no more work with y
 
 // Elements of a row of y', which are as many as those of a row of w.
 int64_t row_of(const Geometry& g) { return g.y_channels * g.w_positions(); }
@@ -313,10 +314,14 @@ std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
   // many channels of x gain as much by the one product (512 to 3, k16 s16: 1.3).
   const bool one_by_one =
       of_taps && p.y.channel == 1 && g.y_channels > 1 && bytes_of(p.type) >= 4 && !(weights && g.x_channels >= kManyChannels);
-  const bool worth_it =
-      patches ? (p.operation == Operation::conv_transpose ? row_of(g) >= kLeastRow
-                                                          : !one_by_one && (row_of(g) >= kLeastRow || p.x.channel == 1))
-              : short_rows || matrices;
+  // Half of a pair that is one channel is empty (32 to 1 channels, k10 s5, 16x16: 0.2 of the time; 24 to 2, k7 s1, 32x32: 0.5;
+  // 192 to 3, 10x10, k6 s3: 0.7; 512 to 3, k4 s2: 1.2).
+  const bool of_pairs = vectors_multiply_pairs(p.type, request.isa) && p.operation == Operation::backward_data &&
+                        g.y_channels <= kMostOfPairs && g.x_channels >= kLeastOfPairs &&
+                        g.x_channels * g.y_channels < kManyInputsOfPairs && g.axis[kAxes - 1].dilation == 1;
+  const bool of_patches = p.operation == Operation::conv_transpose ? row_of(g) >= kLeastRow
+                                                                   : !one_by_one && (row_of(g) >= kLeastRow || p.x.channel == 1);
+  const bool worth_it = of_pairs || (patches ? of_patches : short_rows || matrices);
   return (few && worth_it && !positions_suit(p, request.isa)) || request.by_name ? std::make_shared<Unfold>(p, request) : nullptr;
 }
 

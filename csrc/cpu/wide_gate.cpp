@@ -97,6 +97,19 @@ bool narrow_groups(const Problem& p, bool planes, bool pairs) {
          (line >= kLine || (met == taps && g.x_channels <= kMostResults && g.y_channels < kMostSummed && taps >= kManyTaps));
 }
 
+// Whether gradients of data of few channels are sums of pairs that are so long that they are worth their empty lanes in `gather`
+// (4 to 80 channels, k9 s3, 10x10: 0.34 of the time in NCX and 0.39 in NXC; 6 to 48, k4 s2, 400 positions: 0.55; 8 to 128, k4 s1,
+// 4000: 0.7 and 0.54; but 3 to 16, k4 s2: 1.3, 4 to 32, k7 s1, 100x100: 1.5).
+bool sums_of_pairs(const Problem& p, bool planes) {
+  constexpr int64_t kManyPairs = 54, kManyPairsOfDense = 100, kInputsOfDense = 6, kShortLine = 16;
+  const Geometry& g = p.geometry;
+  const int64_t both = g.x_channels * g.y_channels;
+  if (p.operation != Operation::backward_data || g.groups > 1 || g.x_channels < 2) return false;
+  if (taps_met(g) < g.w_positions()) return both >= kManyPairs;
+  const bool long_sums = g.x_channels >= kInputsOfDense || g.axis[kAxes - 1].x < kShortLine || (g.w_positions() == 1 && !planes);
+  return both >= kManyPairsOfDense && long_sums;
+}
+
 }  // namespace
 
 // Whether all phases of the innermost axis read alike, so that a tile of them can weave their results into lines of the tensor:
@@ -121,15 +134,17 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   const bool forward = p.operation == Operation::conv_transpose;
   const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
   const int64_t lanes = lanes_of(p.type, isa);
-  const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2) && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = vectors_multiply_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
+  const bool by_pairs = pairs && sums_of_pairs(p, planes);
+  const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2) && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
-  const bool short_rows = !forward && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
+  const bool short_rows = !forward && !by_pairs && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
   const bool kept = forward && planes && !pairs && beats_gather(p, isa, lanes);
   const bool few_inputs = short_sums(p, isa, pairs && planes);
-  return few_columns || short_rows || kept || few_inputs || narrow_groups(p, planes, pairs) || positions_suit(p, request.isa);
+  return (few_columns && !by_pairs) || short_rows || kept || few_inputs || narrow_groups(p, planes, pairs) ||
+         positions_suit(p, request.isa);
 }
 
 }  // namespace torch_ext::cpu
