@@ -241,17 +241,18 @@ std::shared_ptr<const OuterSums<float>> make_exact_outer(const Problem& p, const
 
 #if defined(__x86_64__)
 std::shared_ptr<Plan> make_outer_amx(const Problem& p, const Request& request) {
-  // Registers hold 16 channels: of fewer than 12 others are faster, or where they meet many along lines that are not short, than
-  // 8, or 3 with one tap (6 to 384 channels, k1 s2, 16x16: 0.2 to 0.55 of the time; 96 to 10, k7 s1, 200 positions: 0.5; 4 to
-  // 320, k7 s1: 1.5), and a row of one has 32 positions. What is split must pay for that too; its lines are short where weights
-  // outnumber the positions, and there it loses (24 ms against 15 for planes of 4x4 with 512 and 256 channels), as it does on a
-  // line of 100 positions, where its registers take 128 (8.7 against 6.2).
+  // Registers of 16 channels and 32 positions are faster than vectors even where they are mostly empty, but for long rows of taps
+  // that few channels meet (8 to 512 channels, k2 s2, 8x8: 0.5 of the time; 2 groups of 32 to 8, k4 s2, 32x32: 0.5; 4 to 320, k7
+  // s1: 1.5). What is split must pay for that too; its lines are short where weights outnumber the positions, and there it loses
+  // (24 ms against 15 for planes of 4x4 with 512 and 256 channels), as it does on a line of 100 positions, where its registers
+  // take 128 (8.7 against 6.2).
+  constexpr int64_t kLongRow = 600, kMostPairs = 960, kLine = 32;
   const Geometry& g = p.geometry;
-  const bool whole = p.type == Type::bf16, short_lines = !whole && g.axis[kAxes - 1].x < 8;
-  const int64_t channels = std::min(g.x_channels, g.y_channels), positions = g.batch * g.x_positions();
-  const bool meet_many = std::max(g.x_channels, g.y_channels) >= 64 && g.axis[kAxes - 1].x >= 7;
-  const int64_t least = !whole ? 32 : !meet_many ? 12 : g.w_positions() > 1 ? 8 : 3;
-  const bool few = channels < least || positions < (whole ? 32 : 128) || short_lines;
+  const int64_t positions = g.batch * g.x_positions(), row = g.y_channels * g.w_positions();
+  const bool long_row = row >= kLongRow * g.x_channels && g.x_channels * g.y_channels < kMostPairs;
+  const bool split = p.type != Type::bf16, few_channels = std::min(g.x_channels, g.y_channels) < kLine;
+  const bool few =
+      split ? few_channels || positions < 4 * kLine || g.axis[kAxes - 1].x < kLine / 4 : long_row || positions < kLine;
   if (!request.by_name && (few || !matrices_take(p))) return nullptr;
   return make_outer_of_pairs(p, amx_tiles(), request);
 }
