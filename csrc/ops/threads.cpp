@@ -31,7 +31,7 @@ cpu::Parallel torch_threads() {
               return;
             }
             const int64_t shares = std::min<int64_t>(threads, count);
-            std::vector<Share> share{size_t(shares)};
+            std::vector<Share> share(static_cast<size_t>(shares));
             for (int64_t s = 0; s < shares; ++s)
               share[size_t(s)].next = count * s / shares, share[size_t(s)].end = count * (s + 1) / shares;
             at::parallel_for(0, shares, 1, [&](int64_t begin, int64_t end) {
