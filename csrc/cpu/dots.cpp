@@ -323,13 +323,12 @@ bool narrow_groups(const Geometry& g, int64_t lanes, bool planes) {
   constexpr int64_t kMostStrided = 12, kMostOfLongStride = 8, kFewPairs = 12, kLongLine = 50;
   constexpr double kPairsOfPosition = 4.5;
   const Axis* axis = g.axis;
-  const int64_t pairs = g.x_channels * g.y_channels, line = axis[kAxes - 1].x,
-                strides = axis[0].stride * axis[1].stride * axis[2].stride;
+  const int64_t pairs = g.x_channels * g.y_channels, line = axis[kAxes - 1].x;
   const int64_t longest = std::max({axis[0].stride, axis[1].stride, axis[2].stride});
   if (g.groups == 1 || pairs > kMostPairs || g.batch * g.x_positions() < kLeastPositions) return false;
   if (line < (pairs <= kPairsOfShort ? kShortLine : kLine)) return false;
   if (longest > 1 && g.y_channels > (longest > 2 ? kMostOfLongStride : kMostStrided)) return false;
-  const bool meets = 2 * g.w_positions() >= 3 * strides;  // more than one tap
+  const bool meets = double(2 * g.w_positions()) >= 3 * strides_of(g);  // more than one tap
   if (planes) return double(pairs) < kPairsOfPosition * double(line) && (meets || g.y_channels <= kMaxChannels);
   return (longest == 1 || lanes == kMaxLanes) && (meets || (pairs <= kFewPairs && line >= kLongLine));
 }

@@ -152,7 +152,7 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   for (const GatherAxis& axis : axis_) inside *= axis.share_inside();
   by_tap_ = !tiles_->matrices && inside < std::min(kMostInside, double(depth_) / double(depth_ + kTermsOfResult));
   in_place_output_ = out_.channel == 1 || columns_ == 1;
-  const bool read_once = taps() <= axis_[0].in_step * axis_[1].in_step * axis_[2].in_step;
+  const bool read_once = double(taps()) <= double(axis_[0].in_step) * double(axis_[1].in_step) * double(axis_[2].in_step);
   phase_sums_ = PhaseSums<Real>(tiles, p_.type, split_, depth_, in_.in_place() && read_once);
 
   if (!choose_turns(threads)) choose_blocks(threads);
@@ -194,7 +194,7 @@ template <class In>
 void Gather<In>::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
   int64_t in_per_cell = 1;
-  for (const GatherAxis& axis : axis_) in_per_cell *= axis.in_step;
+  for (const GatherAxis& axis : axis_) in_per_cell *= std::min(axis.in_step, std::max<int64_t>(axis.in_extent, 1));
   const int64_t together = in_.by_sample() ? kRowsOfRegister : 1;  // samples
   int64_t limit = most_cells();
   const int64_t cell_bytes = in_per_cell * split_.parts * channels_ * int64_t(sizeof(In));
@@ -451,14 +451,8 @@ bool Gather<In>::run_block(const Buffers& buffers, const CellBlock& block, int64
   return true;
 }
 
-bool accepts(const Problem& p) {
-  const Geometry& g = p.geometry;
-  return p.operation != Operation::backward_weights && g.batch > 0 && g.x_channels > 0 && g.y_channels > 0 &&
-         g.x_positions() > 0 && g.y_positions() > 0;
-}
-
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  if (!accepts(p)) return nullptr;
+  if (!gather_accepts(p)) return nullptr;
   if (p.type == Type::f64) return std::make_shared<Gather<double>>(p, tiles<double>(isa), request.threads);
   return std::make_shared<Gather<float>>(p, tiles<float>(isa), request.threads);
 }
@@ -466,51 +460,19 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
 }  // namespace
 
 std::shared_ptr<Plan> make_gather_of_pairs(const Problem& p, const Tiles<float>& tiles, const Request& request) {
-  if (!accepts(p) || p.type == Type::f64) return nullptr;
+  if (!gather_accepts(p) || p.type == Type::f64) return nullptr;
   if (p.type == Type::bf16) return std::make_shared<Gather<bf16>>(p, tiles, request.threads);
   if (tiles.depth_step == 1) return nullptr;  // vectors multiply float32 as fast
   return std::make_shared<Gather<SplitBf16>>(p, tiles, request.threads, split_of(p),
                                              &cpu::tiles<float>(std::min(request.isa, Isa::avx512)));
 }
 
-bool gather_takes_matrices(const Problem& p, const Request& request) {
-  if (request.isa < Isa::amx || !accepts(p)) return false;
-  // Tiles of 32 channels by 16. Of bf16 fewer are enough on one side where there are many on the other (gradient of data of 2
-  // channels to 128, k4 s2, 64x64: 0.12 to 0.25 of the time of `wide`; 512 to 8, k5 s2, 16x16: 0.23 of that of `overlap`, 96 to
-  // 3, k8 s4: 1.45; 8 to 160, k5 s1, along one axis: 0.6 to 0.75 of that of vectors). What is split must pay for that too, by
-  // many positions for four products (16 planes of 4x4 with 512 and 256 channels in float16: 17.9 ms, 14 unsplit; a line of 600
-  // with 256 and 128: 2.6 and 3.8) and for six (a plane of 37x37 with 192: 2.9, 2.6 unsplit; of 64x64 with 256 and 64: 2.9 and
-  // 3.5).
-  const WeightsMatrix m = weights_matrix(p);
-  const int64_t channels = std::min(m.depth, m.columns), products = split_of(p).products();
-  if (p.type == Type::bf16) {
-    const bool forward = p.operation == Operation::conv_transpose;
-    return channels >= 12 || (m.depth >= 8 && m.columns >= 32) || (forward ? m.depth >= 64 && m.columns >= 4 : m.depth >= 32);
-  }
-  const int64_t positions = p.geometry.batch * std::min(p.geometry.x_positions(), p.geometry.y_positions());
-  const int64_t least = products >= 6 ? 2048 : products >= 4 ? 512 : 64;
-  return channels >= 32 && positions >= least && matrices_take(p);
-}
-
 #if defined(__x86_64__)
-namespace {
-// Where a pair takes as long as two floats: rows of bf16 need not be widened, which takes longer than short sums of them. (NXC,
-// gradients of data of 16 groups of 16 to 2 channels, k4 s4, 4 lines of 1000: 0.4 of the time; 16 to 8, volumes of 16, k1 s2:
-// 0.23; conv_transpose of 8 to 512, k1 s2, 14x14: 0.25.)
-bool slow_pairs_pay(const Problem& p) {
-  constexpr int64_t kManyTaps = 36, kFewMet = 2;
-  const Geometry& g = p.geometry;
-  if (p.x.channel != 1 || p.y.channel != 1) return false;
-  return p.operation == Operation::backward_data ? g.y_channels > 1 && g.w_positions() < kManyTaps : taps_met(g) <= kFewMet;
-}
-}  // namespace
-
 std::shared_ptr<Plan> make_gather_amx(const Problem& p, const Request& request) {
   return request.by_name || gather_takes_matrices(p, request) ? make_gather_of_pairs(p, amx_tiles(), request) : nullptr;
 }
 std::shared_ptr<Plan> make_gather_avx512_bf16(const Problem& p, const Request& request) {
-  const bool pays = pairs_are_fast() || (p.type == Type::bf16 && slow_pairs_pay(p));
-  return request.by_name || pays ? make_gather_of_pairs(p, pair_tiles(), request) : nullptr;
+  return request.by_name || gather_takes_pairs(p) ? make_gather_of_pairs(p, pair_tiles(), request) : nullptr;
 }
 #endif
 std::shared_ptr<Plan> make_gather_avx512(const Problem& p, const Request& request) { return make(p, Isa::avx512, request); }

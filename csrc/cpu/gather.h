@@ -40,7 +40,9 @@ struct GatherAxis {
         if (r < out_step) phases[r].push_back({k, (r - shift) / axis.stride});
       }
     } else {
-      in_extent = axis.y, out_extent = axis.x, in_step = axis.stride, out_step = 1;
+      in_extent = axis.y, out_extent = axis.x, out_step = 1;
+      // One cell takes no step, however long.
+      in_step = out_extent > 1 ? axis.stride : std::min(axis.stride, std::max<int64_t>(in_extent, 1));
       phases.resize(1);
       for (int64_t k = 0; k < axis.w; ++k) phases[0].push_back({k, k * axis.dilation - axis.offset});
     }
@@ -156,8 +158,11 @@ void for_each_run(Interior in, int64_t begin, int64_t end, F f) {
   for (int64_t j = in.end; j < end; ++j) f(j, int64_t(1));
 }
 
-// Whether gather__amx takes a problem that names no kernel.
+// Whether `gather` can compute a problem.
+bool gather_accepts(const Problem& problem);
+// Whether gather__amx takes a problem that names no kernel, and gather__avx512_bf16.
 bool gather_takes_matrices(const Problem& problem, const Request& request);
+bool gather_takes_pairs(const Problem& problem);
 
 // The kernel with tiles whose reals are pairs of bf16; null where it is not for the problem. bf16 are multiplied as they are;
 // float16, as two parts, and float32, as three or as few as the problem's precision allows, take tiles of matrix registers.

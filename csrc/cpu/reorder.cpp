@@ -171,7 +171,7 @@ bool weights_alone_pay(const Problem& p, const Request& request) {
   if (matrices_multiply_pairs(p.type, request.isa) && (full || moved_for_little)) return false;
   if (p.operation == Operation::conv_transpose) return true;
   const bool one_product = g.y_channels <= kMostOfProduct && g.x_channels >= kManyInputs;
-  const bool few = g.axis[kAxes - 1].stride * g.y_channels < kLeastChannels;
+  const bool few = g.axis[kAxes - 1].stride < kLeastChannels / double(g.y_channels);
   return !one_product && !few && !stays_native(p, request);
 }
 
@@ -186,10 +186,10 @@ bool few_planes_pay(const Problem& p, Isa isa) {
   switch (p.operation) {
     case Operation::conv_transpose:
       return g.y_channels > 3 && (g.y_channels >= kFew || g.x_channels > kLeastInputs) &&
-             g.y_channels * line.stride >= kLeastResults &&
+             double(line.stride) >= kLeastResults / double(g.y_channels) &&
              line.stride >= (g.y_channels < kLeastOfShort ? kLongStride : kLongStride - 1);
     case Operation::backward_data:
-      return line.stride >= kLongStride && line.w >= 2 * line.stride && g.y_channels <= kMostSummed &&
+      return line.stride >= kLongStride && line.w / 2 >= line.stride && g.y_channels <= kMostSummed &&
              g.x_channels >= kLeastInputs;
     default:
       return line.stride >= kLongStride && (!vectors_multiply_pairs(p.type, isa) || g.y_channels > 4);
@@ -220,7 +220,7 @@ bool planes_pay(const Problem& p, const Request& request) {
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
   return few || vectors_multiply_pairs(p.type, request.isa) || line.stride >= kLongStride ||
-         (line.stride >= kStrideOfTwoTaps && line.w >= 2 * line.stride);
+         (line.stride >= kStrideOfTwoTaps && line.w / 2 >= line.stride);
 }
 
 }  // namespace

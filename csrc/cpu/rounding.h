@@ -45,8 +45,12 @@ inline int64_t products_of(const Axis& a) {
   return products;
 }
 
+// Positions of y for each of x. Strides may be longer than any axis, and their product than any integer.
+inline double strides_of(const Geometry& g) {
+  return double(g.axis[0].stride) * double(g.axis[1].stride) * double(g.axis[2].stride);
+}
 // How many taps meet an element of y, rounded down.
-inline int64_t taps_met(const Geometry& g) { return g.w_positions() / (g.axis[0].stride * g.axis[1].stride * g.axis[2].stride); }
+inline int64_t taps_met(const Geometry& g) { return int64_t(double(g.w_positions()) / strides_of(g)); }
 
 // Cuts axes of extent(a) into even pieces, the innermost ones first, of which one has at most about `room` positions; pieces of
 // the innermost axis are multiples of `multiple`. Returns how many samples there is room for.

@@ -48,8 +48,7 @@ bool overfills_box(const Problem& p, int64_t lanes) {
 // Whether channels of y that lie side by side are brought to planes for one product each.
 bool met_once(const Problem& p) {
   const Geometry& g = p.geometry;
-  return p.y.axis[kAxes - 1] != 1 && g.y_channels > 1 &&
-         g.w_positions() == g.axis[0].stride * g.axis[1].stride * g.axis[2].stride;
+  return p.y.axis[kAxes - 1] != 1 && g.y_channels > 1 && double(g.w_positions()) == strides_of(g);
 }
 
 // Where tiles of half a vector take half of the time, `gather` computes backward_data to as few channels faster, but along lines

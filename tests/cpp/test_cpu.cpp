@@ -283,41 +283,22 @@ struct Capped {
 };
 void PrintTo(const Capped& s, std::ostream* os) { *os << cpu::name_of(s.isa) << " " << name_of(s.operation); }
 
-class EveryIsa : public testing::TestWithParam<Capped> {
- protected:
-  // The plan of the list, of a kernel that the instruction set has.
-  static std::shared_ptr<const cpu::Plan> chosen(const Problem& problem, int threads) {
-    const Isa isa = GetParam().isa;
-    auto plan = cpu::make_plan(problem, isa, threads);
-    EXPECT_TRUE(plan) << "no kernel for " << cpu::describe(problem);
-    for (int kernel = 0; plan && kernel < cpu::kernel_count(); ++kernel)
-      if (!std::strcmp(plan->kernel, cpu::kernel_name(kernel)) && !cpu::kernel_supported(kernel, isa))
-        ADD_FAILURE() << plan->kernel << " chosen for " << cpu::name_of(isa);
-    return plan;
-  }
-};
-
-TEST_P(EveryIsa, ComputesEveryCase) {
-  for (const std::vector<Case>& cases : {small_cases(), drawn_cases()})
-    EXPECT_GE(compute_integers(chosen, GetParam().operation, cases, false), int(cases.size() * std::size(kTypes)));
+// The plan of the list, of a kernel that the instruction set has.
+std::shared_ptr<const cpu::Plan> chosen(const Problem& problem, int threads, Isa isa) {
+  auto plan = cpu::make_plan(problem, isa, threads);
+  EXPECT_TRUE(plan) << "no kernel for " << cpu::describe(problem);
+  for (int kernel = 0; plan && kernel < cpu::kernel_count(); ++kernel)
+    if (!std::strcmp(plan->kernel, cpu::kernel_name(kernel)) && !cpu::kernel_supported(kernel, isa))
+      ADD_FAILURE() << plan->kernel << " chosen for " << cpu::name_of(isa);
+  return plan;
 }
 
-TEST_P(EveryIsa, ComputesEveryCaseFromWeightsPackedAhead) {
-  if (GetParam().operation != Operation::conv_transpose) return;  // of which there is no form with packed weights
-  // Where `native` would take what is packed, and Winograd's transforms in turn what is not.
-  const std::vector<Case> in_turn = {parse_case("in_turn n16 g1 c320:12 i20 k9 s3 d1 pb3 pe3 op0")};
-  int packed = 0;
-  const MakePlan packed_ahead = [&](Problem problem, int threads) -> std::shared_ptr<const cpu::Plan> {
-    problem.prepacked = true;
-    auto plan = chosen(problem, threads);
-    if (!plan || !plan->fingerprint) return plan;
-    ++packed;
-    return std::make_shared<PackedAhead>(plan);
-  };
+class EveryIsa : public testing::TestWithParam<Capped> {};
+
+TEST_P(EveryIsa, ComputesEveryCase) {
+  const MakePlan make_plan = [](const Problem& problem, int threads) { return chosen(problem, threads, GetParam().isa); };
   for (const std::vector<Case>& cases : {small_cases(), drawn_cases()})
-    compute_integers(packed_ahead, GetParam().operation, cases, false);
-  compute_integers(packed_ahead, GetParam().operation, in_turn, true);
-  EXPECT_GT(packed, 100);
+    EXPECT_GE(compute_integers(make_plan, GetParam().operation, cases, false), int(cases.size() * std::size(kTypes)));
 }
 
 std::vector<Capped> every_isa_and_operation() {
@@ -330,6 +311,26 @@ std::vector<Capped> every_isa_and_operation() {
 INSTANTIATE_TEST_SUITE_P(, EveryIsa, testing::ValuesIn(every_isa_and_operation()), [](const auto& info) {
   return std::string(cpu::name_of(info.param.isa)) + "_" + name_of(info.param.operation);
 });
+
+TEST(PackedAhead, ComputesEveryCase) {
+  // Where `native` would take what is packed, and Winograd's transforms in turn what is not.
+  const std::vector<Case> in_turn = {parse_case("in_turn n16 g1 c320:12 i20 k9 s3 d1 pb3 pe3 op0")};
+  for (int isa = 0; isa <= int(cpu::detected_isa()); ++isa) {
+    SCOPED_TRACE(cpu::name_of(Isa(isa)));
+    int packed = 0;
+    const MakePlan make_plan = [&](Problem problem, int threads) -> std::shared_ptr<const cpu::Plan> {
+      problem.prepacked = true;
+      auto plan = chosen(problem, threads, Isa(isa));
+      if (!plan || !plan->fingerprint) return plan;
+      ++packed;
+      return std::make_shared<PackedAhead>(plan);
+    };
+    for (const std::vector<Case>& cases : {small_cases(), drawn_cases()})
+      compute_integers(make_plan, Operation::conv_transpose, cases, false);
+    compute_integers(make_plan, Operation::conv_transpose, in_turn, true);
+    EXPECT_GT(packed, 100);
+  }
+}
 
 // ---- Plans ---------------------------------------------------------------------------------------------------------------
 
