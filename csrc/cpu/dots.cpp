@@ -303,7 +303,7 @@ bool few_channels(const Geometry& g, int64_t lanes, bool planes) {
                     kLeastInputs = 2;
   const Axis* axis = g.axis;
   const int64_t line = axis[2].x, met = taps_met(g);
-  const bool dense = met == g.w_positions(), one_or_two = std::max({axis[0].stride, axis[1].stride, axis[2].stride}) <= 2;
+  const bool dense = met == g.w_positions(), one_or_two = longest_stride(g) <= 2;
   const int64_t half = lanes / 2, most = lanes * 3 / 4;
   const bool worth_planes = (planes || met >= kLeastMet) && (g.x_channels <= kFewInputs || (planes && dense));
   const bool some = g.y_channels <= (dense ? most : half) && worth_planes;
@@ -322,9 +322,7 @@ bool narrow_groups(const Geometry& g, int64_t lanes, bool planes) {
   constexpr int64_t kMostPairs = 63, kLeastPositions = 64, kLine = 14, kShortLine = 8, kPairsOfShort = 18;
   constexpr int64_t kMostStrided = 12, kMostOfLongStride = 8, kFewPairs = 12, kLongLine = 50;
   constexpr double kPairsOfPosition = 4.5;
-  const Axis* axis = g.axis;
-  const int64_t pairs = g.x_channels * g.y_channels, line = axis[kAxes - 1].x;
-  const int64_t longest = std::max({axis[0].stride, axis[1].stride, axis[2].stride});
+  const int64_t pairs = g.x_channels * g.y_channels, line = g.axis[kAxes - 1].x, longest = longest_stride(g);
   if (g.groups == 1 || pairs > kMostPairs || g.batch * g.x_positions() < kLeastPositions) return false;
   if (line < (pairs <= kPairsOfShort ? kShortLine : kLine)) return false;
   if (longest > 1 && g.y_channels > (longest > 2 ? kMostOfLongStride : kMostStrided)) return false;
@@ -362,7 +360,7 @@ bool few_weights_of_pairs(const Geometry& g, bool planes) {
                     kLeastPositions = 256;
   const Axis* axis = g.axis;
   if (g.groups > 1 || g.batch * g.x_positions() < kLeastPositions || axis[kAxes - 1].x < kLineOfPairs / 2) return false;
-  const bool dense = std::max({axis[0].stride, axis[1].stride, axis[2].stride}) == 1;
+  const bool dense = longest_stride(g) == 1;
   if (!planes)
     return g.x_channels * g.y_channels <= kMostPairs && g.y_channels <= kMostResults && axis[kAxes - 1].stride < kLongStride;
   const bool volume = axis[0].x > 1;

@@ -15,6 +15,12 @@ struct Request {
   bool by_name = false;
 };
 
+// The same problem, of weights that are not packed ahead.
+inline Problem not_packed(Problem problem) {
+  problem.prepacked = false;
+  return problem;
+}
+
 #define KERNEL(isa, name, make) std::shared_ptr<Plan> make(const Problem& problem, const Request& request);
 #include "csrc/cpu/kernels.inc"
 #undef KERNEL

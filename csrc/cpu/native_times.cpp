@@ -124,12 +124,12 @@ bool native_is_faster(const Problem& p, const Request& request, bool pairs) {
   const bool overlap = overlaps(p, request, pairs);
   if (positions > (overlap ? kMostOfOverlap : kMostPositions)) return false;
   // Of groups so narrow a product is not worth the call of its tile, where lines fill those of others (32 groups of 8 to 2
-  // channels, k3 s2, 2 lines of 200: 2.2 times the time; 64 of 24 to 2, k3 s1, 16x16: 1.6; but 8 of
-  // 12 to 2, k4 s4, 16x16: 0.65, 32 of 12 to 2, k2 s2, 4x4x4: 0.5).
+  // channels, k3 s2, 2 lines of 200: 2.2 times the time; 64 of 24 to 2, k3 s1, 16x16: 1.6; but 8 of 12 to 2, k4 s4, 16x16: 0.65,
+  // 32 of 12 to 2, k2 s2, 4x4x4: 0.5).
   const int64_t both = g.x_channels * g.y_channels, line = g.axis[kAxes - 1].x;
-  if (g.groups > 1 && (line >= kLine && taps_met(g) > 1 ? both < kLeastPairs
-                                                        : line >= kShortLine && both <= kPairsOfShort && g.x_channels <= kFew))
-    return false;
+  const bool narrow =
+      line >= kLine && taps_met(g) > 1 ? both < kLeastPairs : line >= kShortLine && both <= kPairsOfShort && g.x_channels <= kFew;
+  if (g.groups > 1 && narrow) return false;
   // Channels of a tap make short runs unless all columns are made at a time (384 to 80, k11 s2, 14x14: 2.4 times the time).
   const int64_t columns = positions * g.groups * g.y_channels * g.w_positions();
   if (p.w.channel == 1 && columns * (p.type == Type::f64 ? 8 : 4) > kMostColumnBytes) return false;

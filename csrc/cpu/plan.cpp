@@ -73,9 +73,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, Isa isa, int threa
     plan->fingerprint = fingerprint(plan->kernel + (": " + packing));
   } else if (problem.prepacked && !kernel) {
     // One that packs nothing is faster than those that would read what is packed: choose among all, of which none reads it.
-    Problem not_packed = problem;
-    not_packed.prepacked = false;
-    return first_plan(not_packed, isa, threads, nullptr);
+    return first_plan(not_packed(problem), isa, threads, nullptr);
   }
   return plan;
 }

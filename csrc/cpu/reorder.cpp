@@ -211,8 +211,7 @@ bool planes_pay(const Problem& p, const Request& request) {
   if (fill_tiles(g.y_channels) || (few && !few_planes_pay(p, request.isa))) return false;
   if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
   if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
-  double terms = double(g.x_channels * g.w_positions());  // of an element of y
-  for (const Axis& axis : g.axis) terms /= double(axis.stride);
+  const double terms = double(g.x_channels * g.w_positions()) / strides_of(g);  // of an element of y
   const bool large = g.y_size() * bytes_of(p.type) > kLargeBytes;
   if (p.operation != Operation::conv_transpose && large && terms < kManyTerms) return false;
   // Of many channels of x that become few, moving x takes longer.

@@ -49,6 +49,7 @@ inline int64_t products_of(const Axis& a) {
 inline double strides_of(const Geometry& g) {
   return double(g.axis[0].stride) * double(g.axis[1].stride) * double(g.axis[2].stride);
 }
+inline int64_t longest_stride(const Geometry& g) { return std::max({g.axis[0].stride, g.axis[1].stride, g.axis[2].stride}); }
 // How many taps meet an element of y, rounded down.
 inline int64_t taps_met(const Geometry& g) { return int64_t(double(g.w_positions()) / strides_of(g)); }
 

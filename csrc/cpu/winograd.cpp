@@ -244,9 +244,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request, bo
   if (classes.empty()) return nullptr;
   if (in_turn && p.prepacked) {
     // Those packed ahead are multiplied wherever a call that packs none would transform them in turn: bits are the same.
-    Problem not_packed = p;
-    not_packed.prepacked = false;
-    if (request.by_name || !make(not_packed, isa, request, true)) return nullptr;
+    if (request.by_name || !make(not_packed(p), isa, request, true)) return nullptr;
     auto plan = std::make_shared<Winograd>(p, std::move(classes), isa, request.threads, false);
     plan->kernel = isa == Isa::avx512 ? "winograd__avx512" : "winograd__avx2";
     return plan;
