@@ -462,7 +462,7 @@ void Native<In>::backward_weights(const Buffers& buffers, int64_t group, Range c
   for (int64_t i = of_x.begin; i < of_x.end; i += kWritten)
     for (const Run& run : of_row)
       write_rows(*tiles_, p_.type, at(i, run), p_.w.outer, std::min(kWritten, of_x.end - i), run.length, x + i, x_pitch(),
-                 terms + run.columns, pitch, parts_of(positions_, kTerms), stage, streams_weights(p_));
+                 terms + run.columns, pitch, parts_of(positions_, kTerms), i + kWritten < of_x.end, stage, streams_weights(p_));
   if (streams_weights(p_)) publish_streamed();
   // An infinity or NaN in x has met the zeros of taps that do not read it.
   for (int64_t wrong : not_finite<In>(*tiles_, x + of_x.begin, x_pitch(), positions_, of_x.size())) {

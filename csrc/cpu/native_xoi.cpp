@@ -27,7 +27,7 @@ constexpr int64_t kMinPart = 12;   // output channels of an item, at least
 constexpr int64_t kParts = 16;     // of the rows of weights that backward_data sums apart
 constexpr int64_t kChannels = 64;  // of x that are converted at a time
 constexpr int64_t kSlice = 1024;   // of a row, that is multiplied with all positions while in cache
-static_assert(kDotTaps * kSlice <= kRowsShared * kPiece && kWritten <= kRowsShared, "a stage has room for all");
+static_assert(kDotTaps * kSlice <= kRowsShared * kPiece, "a stage has room for all");
 
 template <class Real>
 class NativeXoi final : public Plan {
@@ -238,7 +238,7 @@ void NativeXoi<Real>::backward_weights(const Buffers& buffers, int64_t group, Ra
   for (const Run& run : runs)
     for (int64_t c = 0; c < count; c += kWritten)
       write_rows(*tiles_, p_.type, at(run, c, 0), p_.w.channel, std::min(kWritten, count - c), g.x_channels,
-                 columns + run.columns + c, pitch, x, x_pitch(), positions_, stage, streams_weights(p_));
+                 columns + run.columns + c, pitch, x, x_pitch(), positions_, c + kWritten < count, stage, streams_weights(p_));
   if (streams_weights(p_)) publish_streamed();
   // An infinity or NaN in x has met the zeros of taps that do not read it.
   for (int64_t i : not_finite<Real>(*tiles_, x, x_pitch(), positions_, g.x_channels)) {

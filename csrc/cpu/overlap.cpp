@@ -87,7 +87,8 @@ Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threa
                               .lanes = tiles.lanes,
                               .depth_step = tiles.depth_step,
                               .max_rows = tiles.max_wide_rows,
-                              .asks = tiles.asks}),
+                              .asks = tiles.asks},
+                    threads),
       tiles_(&tiles) {
   list_overlaps();
   int64_t box_rows = 1;

@@ -14,7 +14,7 @@ class OverlapBlocks {
     int64_t lanes, depth_step, max_rows;
     bool asks;
   };
-  OverlapBlocks(const Problem& problem, const OfTiles& tiles);
+  OverlapBlocks(const Problem& problem, const OfTiles& tiles, int threads);
 
   // Units of a row.
   int64_t depth() const { return round_up(parts_of(p_.geometry.x_channels, of_tiles_.terms), of_tiles_.depth_step); }
@@ -30,6 +30,7 @@ class OverlapBlocks {
   int64_t items() const;
 
   Problem p_;
+  int threads_;
   GatherAxis axis_[kAxes];
   int64_t columns_, taps2_;  // output channels of a group, taps of the innermost axis
   bool in_place_input_, in_place_output_;
@@ -45,8 +46,9 @@ class OverlapBlocks {
   int64_t middle_lines(int64_t lines) const;
   int64_t edge_lines() const;
   int64_t joined_cells() const;
-  // Items that are aimed for.
+  // Items that are aimed for, and whether the blocks so far make as many, or threads share those few evenly.
   int64_t wanted() const;
+  bool enough_items() const;
 
   OfTiles of_tiles_;
 };
