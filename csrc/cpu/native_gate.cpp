@@ -15,8 +15,9 @@ namespace {
 // from memory, unless they are bf16 that others multiply as pairs. Those of gradients of weights are written by other kernels as
 // fast, tap by tap, unless taps are many, or they need conversion. Products with what lies outside of y are made here in vain:
 // where these are more than a quarter, others are faster from a few positions on (256 to 128 channels, k9 s1, 10x10: 0.5 to 0.7
-// of the time).
+// of the time), but of so many weights that writing them takes longer (384 to 384, k8 s4, 3x3: 0.53).
 constexpr int64_t kMaxPositions = 16, kMaxDotPositions = 6, kMaxPositionsInVain = 4;
+constexpr int64_t kMaxPositionsOfManyInVain = 49, kManyInVain = 12 << 20;  // bytes of reals
 // Of gradients of data, dot products with many weights last (256 to 256 channels, k4 s2, 4x4: 0.8 of the time; k2 s2, 6x6: 0.9),
 // unless channels of x are few, as bringing y in order takes as long as they do, most where its taps lie inside. Gradients of
 // weights that stay in cache are written by other kernels as fast (256 to 128 channels, k2 s2, 4x4: 0.7).
@@ -24,7 +25,8 @@ constexpr int64_t kManyWeightsDotted = 128 << 10, kMaxPositionsDottedMany = 16;
 constexpr int64_t kFewTapsDotted = 4, kMaxPositionsDottedFewTaps = 36, kLongRowOfChannels = 128;
 constexpr int64_t kLeastChannelsDotted = 64, kLeastChannelsDottedOfTaps = 128;
 constexpr int64_t kMaxPositionsWrittenInCache = 9, kLeastColumnsWritten = 64;
-constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48;
+constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kMaxPositionsOfLinesWritten = 100;
+constexpr int64_t kLeastRowsWritten = 128;
 constexpr double kLeastInside = 0.75;
 // Without AVX-512, of weights that are read from memory (512 to 512 channels, k4 s2: gradient of data 0.73 of the time at 36
 // positions without these; gradient of weights 0.8 at 36, NXC, while of NCX it is 0.7 to 0.9 with these at 50 to 100).
@@ -75,11 +77,27 @@ int64_t most_positions_written(const Geometry& g) {
   return g.y_channels < kLeastColumnsWritten ? kMaxPositions : kMaxPositionsWrittenInCache;
 }
 
+int64_t most_positions_in_vain(const Problem& p) {
+  const int64_t real = std::max(bytes_of(p.type), int64_t(sizeof(float)));
+  return p.geometry.w_size() * real < kManyInVain ? kMaxPositionsInVain : kMaxPositionsOfManyInVain;
+}
+
+// More of them where a row is one long line (512 to 256 channels, k16 s8, 100: 0.85 of the time), or has many taps and rows are
+// enough for bringing y in their order (32 to 512 channels, k9 s1, 7x7: 1.5).
+int64_t most_positions_of_large_written(const Problem& p) {
+  const Geometry& g = p.geometry;
+  if (g.w_positions() >= kTapsOfPanels) return kMaxPositionsOfLarge;
+  if (g.x_channels < kLeastRowsWritten) return kMaxPositionsWritten;
+  if (g.w_positions() >= kManyTaps) return kMaxPositionsOfLarge;
+  const bool line = p.w.channel != 1 && of_line(g) && g.w_size() * bytes_of(p.type) >= 2 * kLargeWeights;
+  return line ? kMaxPositionsOfLinesWritten : kMaxPositionsWritten;
+}
+
 // Of large weights. Sixteen registers make tiles so low that other kernels are as fast sooner.
 int64_t most_positions_of_large(const Problem& p, Isa isa) {
   const Geometry& g = p.geometry;
   const bool taps_inside = p.w.channel != 1, written = p.operation == Operation::backward_weights;
-  if (isa >= Isa::avx512) return written && g.w_positions() < kManyTaps ? kMaxPositionsWritten : kMaxPositionsOfLarge;
+  if (isa >= Isa::avx512) return written ? most_positions_of_large_written(p) : kMaxPositionsOfLarge;
   if (g.w_positions() >= kTapsOfPanels) return kMaxPositionsOfLarge;
   if (p.operation == Operation::backward_data) return kMaxPositionsOfLargeDotted;
   return taps_inside ? kMaxPositionsOfLargeWritten : kMaxPositionsOfLargeWrittenByTap;
@@ -101,7 +119,8 @@ int64_t most_positions(const Problem& p, const Request& request) {
   }
   if (read_whole && (g.w_positions() >= kTapsOfPanels || !(pairs || (written && bytes_of(p.type) == 2))))
     most = std::max(most, most_positions_of_large(p, request.isa));
-  return inside(g) < kLeastInside ? std::min(most, written ? kMaxPositionsInVain : kMaxPositions) : most;
+  if (inside(g) >= kLeastInside) return most;
+  return std::min(most, written ? most_positions_in_vain(p) : kMaxPositions);
 }
 
 // Of pairs of bf16.
@@ -120,9 +139,10 @@ int64_t most_pairs_dotted(const Geometry& g, bool taps_inside) {
   if (!taps_inside) return bytes < kLargeWeights ? kMaxPositionsDottedOfChannels : kMaxPositionsDotted;
   return taps >= kTapsDotted ? kMaxPositionsDottedOfTaps : kMaxPositionsDotted;
 }
-int64_t most_pairs_written(const Geometry& g, bool taps_inside) {
+int64_t most_pairs_written(const Problem& p, bool taps_inside) {
+  const Geometry& g = p.geometry;
   const int64_t taps = g.w_positions(), bytes = 2 * g.w_size();
-  if (inside(g) < kLeastInside) return kMaxPositionsInVain;
+  if (inside(g) < kLeastInside) return most_positions_in_vain(p);
   if (taps_inside && taps >= kTapsOfPanels) return kMaxPositionsOfLarge;
   if (!taps_inside && taps >= kManyTaps) return kMaxPositions;
   if (bytes >= (taps_inside && of_line(g) ? kLargeWeights : kHugeWeights)) return kMaxPositionsOfHugeWritten;
@@ -131,7 +151,7 @@ int64_t most_pairs_written(const Geometry& g, bool taps_inside) {
 int64_t most_positions_of_pairs(const Problem& p) {
   const Geometry& g = p.geometry;
   const bool taps_inside = p.w.channel != 1;
-  return p.operation == Operation::backward_data ? most_pairs_dotted(g, taps_inside) : most_pairs_written(g, taps_inside);
+  return p.operation == Operation::backward_data ? most_pairs_dotted(g, taps_inside) : most_pairs_written(p, taps_inside);
 }
 
 // Whether there are few enough positions for that many weights.
