@@ -341,12 +341,12 @@ void Native<In>::multiply(const Buffers& buffers, int64_t group, Range positions
 template <class In>
 void Native<In>::multiply_and_turn(const Real* weights, std::span<const Run> runs, const Real* x, Real* columns,
                                    Real* turned) const {
-  const int64_t channels = p_.geometry.x_channels;
-  for (int64_t i = 0; i < channels; i += kRowsTurned) {
+  const int64_t channels = p_.geometry.x_channels, rows = rows_turned<Real>(positions_);
+  for (int64_t i = 0; i < channels; i += rows) {
     Real* to = turned;
     for (const Run& run : runs) {
-      multiply_turned(*tiles_, weights + i * p_.w.outer + run.weights, p_.w.outer, std::min(kRowsTurned, channels - i),
-                      run.length, x + i * positions_, positions_, to, i > 0, &run == &runs.back() && i + kRowsTurned < channels);
+      multiply_turned(*tiles_, weights + i * p_.w.outer + run.weights, p_.w.outer, std::min(rows, channels - i), run.length,
+                      x + i * positions_, positions_, to, i > 0, &run == &runs.back() && i + rows < channels);
       to += run.length * positions_;
     }
   }
