@@ -100,6 +100,8 @@ void Columns<Real>::load(const void* tensor, int64_t channel, int64_t count, In*
   });
   for (int64_t m = 0; m < positions_; ++m)
     for (const Run& run : runs(0, count, row_channels, true)) std::fill_n(columns + m * pitch + run.columns, run.length, In());
+  if constexpr (std::is_same_v<In, Real>)
+    if (in_short_pieces() && tiles_->copy_links) return tiles_->copy_links(linked<Real, const Real>(count, columns, pitch, y));
   for_each_link(y, count, columns, pitch, row_channels, [](const In* from, In* to, auto length, int64_t step) {
     if (step == 1) {
       std::copy_n(from, length, to);
@@ -119,15 +121,19 @@ void Columns<Real>::store(const Real* columns, int64_t pitch, int64_t row_channe
     for (int64_t c = 0; c < count; ++c) y[c] = start(c);
     for (int64_t p = 1; p < y_positions_; ++p) std::copy_n(y, count, y + p * count);
   }
-  for_each_link(y, count, columns, pitch, row_channels, [&](Real* to, const Real* from, auto length, int64_t step) {
-    if (step == 1 && length >= kLongLink) {
-      tiles_->add_rows(sizeof(Real) == sizeof(float) ? Type::f32 : Type::f64, from, 0, 1, length, to);
-    } else if (step == 1) {  // which compilers vectorize
-      for (int64_t e = 0; e < length; ++e) to[e] += from[e];
-    } else {
-      for (int64_t e = 0; e < length; ++e) to[e * step] += from[e];
-    }
-  });
+  if (in_short_pieces() && tiles_->add_links) {
+    tiles_->add_links(linked<const Real, Real>(count, columns, pitch, y));
+  } else {
+    for_each_link(y, count, columns, pitch, row_channels, [&](Real* to, const Real* from, auto length, int64_t step) {
+      if (step == 1 && length >= kLongLink) {
+        tiles_->add_rows(sizeof(Real) == sizeof(float) ? Type::f32 : Type::f64, from, 0, 1, length, to);
+      } else if (step == 1) {  // which compilers vectorize
+        for (int64_t e = 0; e < length; ++e) to[e] += from[e];
+      } else {
+        for (int64_t e = 0; e < length; ++e) to[e * step] += from[e];
+      }
+    });
+  }
   for_each_line(channel, [&](int64_t offset, int64_t position) {
     void* to = element(tensor, p_.type, offset);
     if (taps_inside_) {

@@ -248,6 +248,21 @@ inline constexpr int kWinogradShapes = 2 << kAxes;
 // Vectors that sums of memory are added to in turn.
 inline constexpr int kSumVectors = 8;
 
+// Elements tap + e of row m of columns, and y + e of a channel, e < count (columns.h).
+struct Link {
+  int64_t m, tap, y, count;
+};
+// Of some channels: columns[m*pitch + c*of_channel + ...], y[c*y_pitch + ...].
+template <class C, class Y>
+struct Linked {
+  const Link* links;
+  int64_t count, channels;
+  C* columns;
+  int64_t pitch, of_channel;
+  Y* y;
+  int64_t y_pitch;
+};
+
 template <class Real>
 struct Tiles {
   int lanes;                                                               // reals in a vector
@@ -295,6 +310,10 @@ struct Tiles {
   // to[l*length + i] = from[l*pitch + i] for l < lines, i < length. Reads and writes up to a vector's lanes past the last of
   // them.
   void (*join_lines)(const Real* from, int64_t pitch, int64_t lines, int64_t length, Real* to);
+  // Tables of vectors of 64 bytes alone, whose masks suit pieces of any length: of all links, in their order, y += columns, and
+  // columns = y.
+  void (*add_links)(const Linked<const Real, Real>&) = nullptr;
+  void (*copy_links)(const Linked<Real, const Real>&) = nullptr;
   void (*overlap)(const OverlapLines<Real>&);
   void (*depthwise)(const DepthwiseTile<Real>&);
   void (*depthwise_sums)(const DepthwiseSums<Real>&);

@@ -411,6 +411,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   table.weave = weave<V>;
   table.unweave = unweave<V>;
   table.join_lines = join_lines<V>;
+  if constexpr (kAsks<V>) table.add_links = add_links<V>, table.copy_links = copy_links<V>;
   table.overlap = overlap<V>;
   table.depthwise = depthwise<V>;
   table.depthwise_sums = depthwise_sums<V>;

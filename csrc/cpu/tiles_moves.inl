@@ -292,3 +292,29 @@ void stream(const void* from, void* to, int64_t bytes) {
   }
   copy(bytes);
 }
+
+// f(columns, y, mask) for what all links share, a vector or less of it at a time.
+template <class V, class C, class Y, class F>
+inline __attribute__((always_inline)) void for_each_piece(const Linked<C, Y>& l, F f) {
+  for (const Link* link = l.links; link < l.links + l.count; ++link)
+    for (int64_t e = 0; e < link->count; e += V::lanes) {
+      const auto mask = V::first(link->count - e);
+      C* columns = l.columns + link->m * l.pitch + link->tap + e;
+      Y* y = l.y + link->y + e;
+      for (int64_t c = 0; c < l.channels; ++c, columns += l.of_channel, y += l.y_pitch) f(columns, y, mask);
+    }
+}
+
+template <class V>
+void add_links(const Linked<const typename V::Real, typename V::Real>& l) {
+  for_each_piece<V>(l, [](const auto* columns, auto* y, auto mask) __attribute__((always_inline)) {
+    V::store_masked(y, mask, V::add(V::load_masked(y, mask), V::load_masked(columns, mask)));
+  });
+}
+
+template <class V>
+void copy_links(const Linked<typename V::Real, const typename V::Real>& l) {
+  for_each_piece<V>(l, [](auto* columns, const auto* y, auto mask) __attribute__((always_inline)) {
+    V::store_masked(columns, mask, V::load_masked(y, mask));
+  });
+}
