@@ -133,6 +133,12 @@ void load_box(const Tiles<float>& tiles, Type type, const void* from, Box box, b
   });
 }
 
+void copy_box(Isa isa, Type type, const void* from, const Box& box, void* rows, int64_t pitch) {
+  if (type == Type::f64) return load_box(tiles<double>(isa), type, from, box, static_cast<double*>(rows), pitch);
+  if (type == Type::f32) return load_box(tiles<float>(isa), type, from, box, static_cast<float*>(rows), pitch);
+  load_box(tiles<float>(isa), type, from, box, static_cast<bf16*>(rows), pitch);
+}
+
 template <class Real>
 void move_box(const Tiles<Real>& tiles, Type type, const void* rows, int64_t pitch, void* to, Box box) {
   merge_rows(box);

@@ -46,6 +46,8 @@ template <class In>
 void load_box(const Tiles<typename Operand<In>::Real>& tiles, Type type, const void* from, Box box, In* rows, int64_t pitch);
 template <>
 void load_box(const Tiles<float>& tiles, Type type, const void* from, Box box, bf16* rows, int64_t pitch);
+// The same of any type, as it is.
+void copy_box(Isa isa, Type type, const void* from, const Box& box, void* rows, int64_t pitch);
 
 // The inverse, rounding once.
 template <class Real>

@@ -114,19 +114,9 @@ class Reorder final : public Plan {
   }
   void* bring(const Tensor& t, const void* from, void* to, const Parallel& parallel) const {
     if (t.is_ordered()) return const_cast<void*>(from);
-    const auto move = [&](const auto& tiles, auto element_of) {
-      using Element = decltype(element_of);
-      for_each_slice(t, parallel, [&](int64_t lies, int64_t ordered, const Box& box) {
-        load_box(tiles, p_.type, element(from, p_.type, lies), box, static_cast<Element*>(to) + ordered, t.channels);
-      });
-    };
-    if (p_.type == Type::f64) {
-      move(tiles<double>(isa_), double());
-    } else if (p_.type == Type::f32) {
-      move(tiles<float>(isa_), float());
-    } else {
-      move(tiles<float>(isa_), bf16());  // of 16 bits, which are moved as they are
-    }
+    for_each_slice(t, parallel, [&](int64_t lies, int64_t ordered, const Box& box) {
+      copy_box(isa_, p_.type, element(from, p_.type, lies), box, element(to, p_.type, ordered), t.channels);
+    });
     return to;
   }
   void take(const Tensor& t, const void* from, void* to, const Parallel& parallel) const {

@@ -10,6 +10,7 @@
 
 #include "csrc/core/scalar.h"
 #include "csrc/cpu/kernels.h"
+#include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/scratch.h"
 #include "csrc/cpu/tiles.h"
@@ -44,12 +45,13 @@ class Unroll final : public Plan {
   bool turn_taps(const T* w, T* to, int64_t index) const;
 
   Problem p_;
+  Isa isa_;
   std::shared_ptr<const Plan> inner_, exact_;
   Layout layout_;
   Layout::Part x_part_, w_part_, inner_part_;
 };
 
-Unroll::Unroll(const Problem& problem, const Request& request) : p_(problem) {
+Unroll::Unroll(const Problem& problem, const Request& request) : p_(problem), isa_(request.isa) {
   const Geometry& g = p_.geometry;
   inner_ = make_plan(unrolled(), request.isa, request.threads);
   exact_ = make_exact_plan(p_, request.isa, request.threads);
@@ -103,8 +105,13 @@ void Unroll::pad_line(const T* x, T* to, int64_t index) const {
   const Range inside{std::clamp<int64_t>(-first, 0, positions), std::clamp<int64_t>(a.x - first, 0, positions)};
   to += index * line();
   std::fill_n(to, inside.begin * channels, T{});
-  for (int64_t p = inside.begin; p < inside.end; ++p)
-    for (int64_t c = 0; c < channels; ++c) to[p * channels + c] = from[(first + p) * p_.x.axis[kAxes - 1] + c * p_.x.channel];
+  from += (first + inside.begin) * p_.x.axis[kAxes - 1];
+  T* const rows = to + inside.begin * channels;
+  if (p_.x.channel == 1 && p_.x.axis[kAxes - 1] == channels) {
+    std::copy_n(from, std::max<int64_t>(inside.size(), 0) * channels, rows);
+  } else if (inside.size() > 0) {
+    copy_box(isa_, p_.type, from, {{1, 1, inside.size()}, {0, 0, p_.x.axis[kAxes - 1]}, channels, p_.x.channel}, rows, channels);
+  }
   std::fill(to + std::max(inside.begin, inside.end) * channels, to + line(), T{});
 }
 
@@ -112,31 +119,34 @@ void Unroll::pad_line(const T* x, T* to, int64_t index) const {
 template <class T>
 bool Unroll::turn_taps(const T* w, T* to, int64_t index) const {
   const Geometry& g = p_.geometry;
-  const int64_t taps = line_axis().w;
-  bool finite = true;
+  const int64_t taps = line_axis().w, row = g.x_channels * g.y_channels;
   w += index / g.axis[1].w * p_.w.axis[0] + index % g.axis[1].w * p_.w.axis[1];
-  to += index * taps * g.x_channels * g.y_channels;
-  for (int64_t t = 0; t < taps; ++t)
-    for (int64_t c = 0; c < g.x_channels; ++c, to += g.y_channels) {
-      const T* from = w + (taps - 1 - t) * p_.w.axis[kAxes - 1] + c * p_.w.outer;
-      for (int64_t j = 0; j < g.y_channels; ++j) {
-        to[j] = from[j * p_.w.channel];
-        finite &= std::isfinite(widen(to[j]));
-      }
-    }
-  return finite;
+  to += index * taps * row;
+  for (int64_t c = 0; c < g.x_channels; ++c)
+    copy_box(isa_, p_.type, w + c * p_.w.outer, {{1, 1, taps}, {0, 0, p_.w.axis[kAxes - 1]}, g.y_channels, p_.w.channel},
+             to + (taps - 1) * row + c * g.y_channels, -row);
+  if constexpr (sizeof(T) == 2) {
+    bool finite = true;
+    for (int64_t i = 0; i < taps * row; ++i) finite &= std::isfinite(widen(to[i]));
+    return finite;
+  } else {
+    return tiles<T>(isa_).finite(to, taps * row);
+  }
 }
 
-}  // namespace
-
-std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
+bool takes(const Problem& p) {
   const Geometry& g = p.geometry;
   const Axis& a = g.axis[kAxes - 1];
   if (p.operation != Operation::conv_transpose || g.groups > 1 || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0)
-    return nullptr;
-  if (a.stride > 1 || a.dilation > 1 || a.w == 1) return nullptr;
-  // With channels last; planes are better summed with lanes along positions. From a vector of input channels on a tap is a sum of
-  // its own. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128, k9 s1: 0.7; 8 to 64, k3 s1: 0.95.)
+    return false;
+  return a.stride == 1 && a.dilation == 1 && a.w > 1;
+}
+
+// From a vector of input channels on a tap is a sum of its own. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128, k9 s1: 0.7; 8
+// to 64, k3 s1: 0.95.)
+bool sums_are_short(const Problem& p, const Request& request) {
+  const Geometry& g = p.geometry;
+  const Axis& a = g.axis[kAxes - 1];
   const int64_t most = tiles<float>(request.isa).lanes;
   const bool pairs = multiplies_pairs(p.type, request.isa), matrices = request.isa >= Isa::amx;
   const bool many_lines = g.x_channels <= kFewChannels && g.axis[0].w * g.axis[1].w >= kLinesOfLongSum;
@@ -146,8 +156,27 @@ std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
                         : long_sums   ? kLeastResultsOfLongSums
                         : whole_pairs ? kLeastResultsOfPairs
                                       : kLeastResults;
-  const bool few = g.x_channels <= most && g.y_channels >= least && a.w >= kLeastTapsOfLine;
-  const bool worth_it = few && p.y.channel == 1 && double(products_of(a)) >= kMostlyInside * double(a.y * a.w);
+  return g.x_channels <= most && g.y_channels >= least && a.w >= kLeastTapsOfLine &&
+         double(products_of(a)) >= kMostlyInside * double(a.y * a.w);
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
+  if (!takes(p)) return nullptr;
+  const bool worth_it = p.y.channel == 1 && sums_are_short(p, request);
+  return worth_it || request.by_name ? std::make_shared<Unroll>(p, request) : nullptr;
+}
+
+// Planes that are not better summed with lanes along positions, nor by fewer products: enough of them for turning the taps, and of
+// more than one line each, in which `gather` makes them rows (2 to 96 channels, k9 s1, 40x40: 0.8 of the time; 4 to 64, 8x8x8, k5
+// s1: 0.83; 1 to 40, k9 s1: 0.4; one line 1.0; 12 to 128, k9 s1, 10x10: 1.3).
+std::shared_ptr<Plan> make_unroll_planes(const Problem& p, const Request& request) {
+  constexpr int64_t kLeastPositions = 250, kLeastOfLongSums = 600, kLongTap = 8;
+  if (!takes(p) || p.y.channel == 1) return nullptr;
+  const Geometry& g = p.geometry;
+  const int64_t least = g.x_channels > kLongTap ? kLeastOfLongSums : kLeastPositions;
+  const bool worth_it = g.x_positions() > g.axis[kAxes - 1].x && g.batch * g.y_positions() >= least && sums_are_short(p, request);
   return worth_it || request.by_name ? std::make_shared<Unroll>(p, request) : nullptr;
 }
 
