@@ -173,10 +173,11 @@ std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
 // s1: 0.83; 1 to 40, k9 s1: 0.4; one line 1.0; 12 to 128, k9 s1, 10x10: 1.3).
 std::shared_ptr<Plan> make_unroll_planes(const Problem& p, const Request& request) {
   constexpr int64_t kLeastPositions = 250, kLeastOfLongSums = 600, kLongTap = 8;
-  if (!takes(p) || p.y.channel == 1) return nullptr;
+  if (!takes(p)) return nullptr;
   const Geometry& g = p.geometry;
   const int64_t least = g.x_channels > kLongTap ? kLeastOfLongSums : kLeastPositions;
-  const bool worth_it = g.x_positions() > g.axis[kAxes - 1].x && g.batch * g.y_positions() >= least && sums_are_short(p, request);
+  const bool many = g.x_positions() > g.axis[kAxes - 1].x && g.batch * g.y_positions() >= least;
+  const bool worth_it = p.y.channel != 1 && many && sums_are_short(p, request);
   return worth_it || request.by_name ? std::make_shared<Unroll>(p, request) : nullptr;
 }
 
