@@ -2,6 +2,7 @@
 #include "csrc/cpu/overlap_gate.h"
 
 #include "csrc/cpu/gather.h"
+#include "csrc/cpu/rounding.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -39,6 +40,19 @@ bool short_sums(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles
   return g.x_channels <= kMostShortOfPairs && g.axis[0].w <= g.axis[0].stride && g.axis[1].w <= g.axis[1].stride;
 }
 
+// Of fewer input channels than those, whether taps of the outer axes make sums long: of few lines of results, with the lanes of
+// AVX-512 (3 to 3 channels, k11 s1, 64x64: 0.61 of the time of `wide`; 2 to 1, k4 s1, 128x128: 0.78; 3 to 1, k5 s2: 0.76; volumes
+// 0.15 to 0.9; but 3 to 4, k6 s1: 1.3; 1 to 2, volumes, k4 s1: 1.6; with 8 lanes 1.1).
+template <class Real>
+bool sums_many_taps(const Problem& p, const Tiles<Real>& tiles) {
+  constexpr int64_t kLeastTerms = 8, kMostResults = 3;
+  const Geometry& g = p.geometry;
+  const Axis* axis = g.axis;
+  const bool few = g.groups == 1 && g.x_channels > 1 && g.y_channels <= kMostResults;
+  const int64_t terms = g.x_channels * parts_of(axis[0].w, axis[0].stride) * parts_of(axis[1].w, axis[1].stride);
+  return few && tiles.lanes == kMaxLanes && axis[2].stride <= (g.y_channels == 1 ? 2 : 1) && terms >= kLeastTerms;
+}
+
 }  // namespace
 
 // Worth it where a vector of output channels would be at least half empty, on planes of many positions a quarter. Few channels of
@@ -46,14 +60,15 @@ bool short_sums(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles
 // time, 16 to 1 1.1 to 1.4, 128 to 1 twice; bf16 twice to five times).
 template <class In>
 bool overlap_pays(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles, const Request& request) {
-  constexpr int64_t kMinDepth = 4;             // input channels: below it the overlap-add costs as much as the product
+  constexpr int64_t kMinDepth = 4;             // input channels: below it the overlap-add costs as much as a short product
   constexpr int64_t kMinDepthSideBySide = 16;  // of groups whose channels lie side by side
   const Geometry& g = p.geometry;
   const bool side_by_side = g.groups > 1 && g.x_channels < kMinDepthSideBySide && (p.x.channel == 1 || p.y.channel == 1);
   const bool pairs = multiplies_pairs(p.type, request.isa);  // which `gather` does, with as many lanes
   const int64_t quarters = !pairs && g.x_positions() >= kManyPositions ? 3 : 2;
   const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) || (!pairs && little_over_a_vector(p, tiles));
-  return few && g.x_channels >= kMinDepth && !side_by_side && !short_sums<In>(p, tiles) && !gather_takes_matrices(p, request);
+  const bool deep = g.x_channels >= kMinDepth || sums_many_taps(p, tiles);
+  return few && deep && !side_by_side && !short_sums<In>(p, tiles) && !gather_takes_matrices(p, request);
 }
 
 template bool overlap_pays<float>(const Problem&, const Tiles<float>&, const Request&);
