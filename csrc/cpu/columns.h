@@ -87,8 +87,8 @@ class Columns {
   int64_t step() const { return p_.geometry.axis[kAxes - 1].dilation; }
   template <class Move>
   void for_each_line(int64_t channel, Move move) const;
-  // Whether links are contiguous pieces that neither compilers know the length of nor are worth a call of their own each (gradients
-  // of 128 to 8 channels, k11 s5, 14x14: 0.8 of the time; of k2 1.2).
+  // Whether links are contiguous pieces that neither compilers know the length of nor are worth a call of their own each
+  // (gradients of 128 to 8 channels, k11 s5, 14x14: 0.8 of the time; of k2 1.2).
   bool in_short_pieces() const {
     constexpr int64_t kLeast = 5, kMost = 64;
     const int64_t length = p_.geometry.axis[kAxes - 1].w;

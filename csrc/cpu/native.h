@@ -199,7 +199,8 @@ void multiply_rows(const Tiles<Real>& tiles, Type type, const void* weights, int
 // The same with lanes along positions, which are whole vectors and no more than a tile has: turned[n*positions + m] (+)= sum over
 // r < rows of weights[r*pitch + n] * a[r*positions + m]. Weights are read where they lie and once, however far apart their rows.
 inline constexpr int64_t kTurned = 64;  // elements of rows at a time
-// And rows: as many as what they are multiplied with leaves room for in L1 (48 positions, rows 16 KB apart: 0.93 of the time of 48).
+// And rows: as many as what they are multiplied with leaves room for in L1 (48 positions, rows 16 KB apart: 0.93 of the time of
+// 48).
 template <class Real>
 int64_t rows_turned(int64_t positions) {
   constexpr int64_t kBytes = 24 << 10;
@@ -251,8 +252,8 @@ void write_rows(const Tiles<Real>& tiles, Type type, void* weights, int64_t pitc
   const bool in_place = !streams && bytes_of(type) == int64_t(sizeof(Real));
   const int64_t width = tiles.max_vectors * tiles.lanes, at_once = streams ? kStreamed : rows;
   // Stores wait for their lines, of which memory brings a few at a time, unless tiles have asked for them: for what is written
-  // after these columns, in these rows or the next (1024 to 512 channels, k4 s2: 0.55 to 0.7 of the time of 6 to 48 positions). In
-  // between their products, where those are enough, that is faster still.
+  // after these columns, in these rows or the next (1024 to 512 channels, k4 s2: 0.55 to 0.7 of the time of 6 to 48 positions).
+  // In between their products, where those are enough, that is faster still.
   const auto written_next = [&](int64_t n) -> NextRows {
     const int64_t written = in_place ? width : kPiece;
     const bool same_rows = n + written < length;

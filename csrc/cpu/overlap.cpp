@@ -82,12 +82,13 @@ class Overlap final : public Plan, private OverlapBlocks {
 
 template <class In>
 Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threads)
-    : OverlapBlocks(problem, {.terms = kTerms,
-                              .real = int64_t(sizeof(Real)),
-                              .lanes = tiles.lanes,
-                              .depth_step = tiles.depth_step,
-                              .max_rows = tiles.max_wide_rows,
-                              .asks = tiles.asks},
+    : OverlapBlocks(problem,
+                    {.terms = kTerms,
+                     .real = int64_t(sizeof(Real)),
+                     .lanes = tiles.lanes,
+                     .depth_step = tiles.depth_step,
+                     .max_rows = tiles.max_wide_rows,
+                     .asks = tiles.asks},
                     threads),
       tiles_(&tiles) {
   list_overlaps();

@@ -142,8 +142,8 @@ bool takes(const Problem& p) {
   return a.stride == 1 && a.dilation == 1 && a.w > 1;
 }
 
-// From a vector of input channels on a tap is a sum of its own. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128, k9 s1: 0.7; 8
-// to 64, k3 s1: 0.95.)
+// From a vector of input channels on a tap is a sum of its own. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128, k9 s1: 0.7;
+// 8 to 64, k3 s1: 0.95.)
 bool sums_are_short(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
   const Axis& a = g.axis[kAxes - 1];
@@ -168,9 +168,9 @@ std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
   return worth_it || request.by_name ? std::make_shared<Unroll>(p, request) : nullptr;
 }
 
-// Planes that are not better summed with lanes along positions, nor by fewer products: enough of them for turning the taps, and of
-// more than one line each, in which `gather` makes them rows (2 to 96 channels, k9 s1, 40x40: 0.8 of the time; 4 to 64, 8x8x8, k5
-// s1: 0.83; 1 to 40, k9 s1: 0.4; one line 1.0; 12 to 128, k9 s1, 10x10: 1.3).
+// Planes that are not better summed with lanes along positions, nor by fewer products: enough of them for turning the taps, and
+// of more than one line each, in which `gather` makes them rows (2 to 96 channels, k9 s1, 40x40: 0.8 of the time; 4 to 64, 8x8x8,
+// k5 s1: 0.83; 1 to 40, k9 s1: 0.4; one line 1.0; 12 to 128, k9 s1, 10x10: 1.3).
 std::shared_ptr<Plan> make_unroll_planes(const Problem& p, const Request& request) {
   constexpr int64_t kLeastPositions = 250, kLeastOfLongSums = 600, kLongTap = 8;
   if (!takes(p)) return nullptr;
