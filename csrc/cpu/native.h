@@ -4,7 +4,6 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <vector>
 
 #include "csrc/cpu/pack.h"
@@ -224,7 +223,7 @@ void multiply_turned(const Tiles<Real>& tiles, const Real* weights, int64_t pitc
 }
 
 // Rows of weights that are written at a time.
-static const int64_t kWritten = getenv("KW") ? atoi(getenv("KW")) : 24;
+inline constexpr int64_t kWritten = 24;
 // Many weights from few positions take as long as memory does, which would read them all before they are written: from so many
 // bytes on, and up to so many positions, they go past the caches, in which they would not stay. So many rows at a time remain in
 // L1 until then.

@@ -27,7 +27,7 @@ constexpr int64_t kMinPart = 12;   // output channels of an item, at least
 constexpr int64_t kParts = 16;     // of the rows of weights that backward_data sums apart
 constexpr int64_t kChannels = 64;  // of x that are converted at a time
 constexpr int64_t kSlice = 1024;   // of a row, that is multiplied with all positions while in cache
-static_assert(kDotTaps * kSlice <= kRowsShared * kPiece, "a stage has room for all");
+static_assert(kDotTaps * kSlice <= kRowsShared * kPiece && kWritten <= kRowsShared, "a stage has room for all");
 
 template <class Real>
 class NativeXoi final : public Plan {

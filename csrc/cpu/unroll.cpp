@@ -122,7 +122,7 @@ bool Unroll::turn_taps(const T* w, T* to, int64_t index) const {
   const int64_t taps = line_axis().w, row = g.x_channels * g.y_channels;
   w += index / g.axis[1].w * p_.w.axis[0] + index % g.axis[1].w * p_.w.axis[1];
   to += index * taps * row;
-  for (int64_t c = 0; c < g.x_channels; ++c)
+  for (int64_t c = 0; c < g.x_channels; ++c)  // from the last row of taps up to the first
     copy_box(isa_, p_.type, w + c * p_.w.outer, {{1, 1, taps}, {0, 0, p_.w.axis[kAxes - 1]}, g.y_channels, p_.w.channel},
              to + (taps - 1) * row + c * g.y_channels, -row);
   if constexpr (sizeof(T) == 2) {
