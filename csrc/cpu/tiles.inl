@@ -14,10 +14,10 @@ template <class V>
 inline constexpr bool kAsks = V::lanes * sizeof(typename V::Real) >= 64;
 
 // Terms take turns at as many sums as there are `Chains`, which are added in the end: the shorter, the less they err.
-template <class V, int Vectors, int Rows, int Chains, bool EndsInHalf>
+template <class V, int Vectors, int Rows, int Chains, Last End>
 __attribute__((noinline)) void gather_sums(const GatherTile<typename V::Real>& t) {
   using Real = typename V::Real;
-  using Strip = Strip<V, Vectors, EndsInHalf>;
+  using Strip = Strip<V, Vectors, End>;
   constexpr int width = Vectors * V::lanes;
   Strip acc[Chains][Rows];
   TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[k][m].clear();
@@ -74,14 +74,14 @@ __attribute__((noinline)) void gather_sums(const GatherTile<typename V::Real>& t
 template <class V, int Vectors, int Rows, int Chains = 1>
 void gather_tile(const GatherTile<typename V::Real>& t) {
   if constexpr (has_halves<V>)
-    if (ends_in_half<V, Vectors>(t.columns)) return gather_sums<V, Vectors, Rows, Chains, true>(t);
-  gather_sums<V, Vectors, Rows, Chains, false>(t);
+    if (ends_in_half<V, Vectors>(t.columns)) return gather_sums<V, Vectors, Rows, Chains, Last::kHalf>(t);
+  gather_sums<V, Vectors, Rows, Chains, Last::kWhole>(t);
 }
 
-template <class V, int Vectors, int Rows, int Chains, bool EndsInHalf>
+template <class V, int Vectors, int Rows, int Chains, Last End>
 __attribute__((noinline)) void outer_sums(const OuterTile<typename V::Real>& t) {
   using Real = typename V::Real;
-  using Strip = Strip<V, Vectors, EndsInHalf>;
+  using Strip = Strip<V, Vectors, End>;
   Strip acc[Chains][Rows];
   const int64_t last = t.columns - (Vectors - 1) * V::lanes;
   TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[k][m].clear();
@@ -122,9 +122,7 @@ __attribute__((noinline)) void outer_sums(const OuterTile<typename V::Real>& t) 
 
 template <class V, int Vectors, int Rows, int Chains = 1>
 void outer_tile(const OuterTile<typename V::Real>& t) {
-  if constexpr (has_halves<V>)
-    if (ends_in_half<V, Vectors>(t.columns)) return outer_sums<V, Vectors, Rows, Chains, true>(t);
-  outer_sums<V, Vectors, Rows, Chains, false>(t);
+  with_last<V, Vectors>(t.columns, [&](auto last) { outer_sums<V, Vectors, Rows, Chains, last>(t); });
 }
 
 // What a wide tile does with its sums, Step rows of them to a line.
@@ -148,9 +146,9 @@ inline __attribute__((always_inline)) void store_woven(const WideTile<typename V
   }
 }
 
-template <class V, int Step, int Rows, int Vectors, bool EndsInHalf>
+template <class V, int Step, int Rows, int Vectors, Last End>
 inline __attribute__((always_inline)) void store_lines(const WideTile<typename V::Real>& t,
-                                                       const Strip<V, Vectors, EndsInHalf> (&acc)[Rows]) {
+                                                       const Strip<V, Vectors, End> (&acc)[Rows]) {
   if constexpr (Rows % Step == 0 && (Step == 1 || requires { &V::weave_low; })) {
     TORCH_EXT_UNROLL for (int line = 0; line < Rows / Step; ++line) {
       typename V::Reg sums[Step][Vectors];
@@ -160,19 +158,24 @@ inline __attribute__((always_inline)) void store_lines(const WideTile<typename V
   }
 }
 
-template <class V, int Rows, int Vectors, bool EndsInHalf>
+template <class V, int Rows, int Vectors, Last End>
 __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
-  using Strip = Strip<V, Vectors, EndsInHalf>;
+  using Strip = Strip<V, Vectors, End>;
   Strip acc[Rows];
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m].clear();
   const int64_t last = t.columns - (Vectors - 1) * V::lanes;
   const auto mask = V::first(last);
   const auto sum = [&](int64_t begin, int64_t end) __attribute__((always_inline)) {
+    const int64_t* const offsets = t.offsets;
+    const auto* const* const weights = t.weights;
+    const int64_t taps = t.taps;
     for (int64_t c = begin; c < end; ++c) {
       const auto* plane = t.in + c * t.in_pitch;
-      for (int64_t tap = 0; tap < t.taps; ++tap) {
-        const auto* in = plane + t.offsets[tap];
-        const auto* w = t.weights[tap] + (t.first + c) * Rows;
+      const int64_t at = (t.first + c) * Rows;
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        const auto* in = plane + offsets[tap];
+        const auto* w = weights[tap] + at;
+        asm("" : "+r"(in), "+r"(w));  // keeps GCC from an address of its own for each of the factors
         // The shorter side stays in registers, the other one passes by.
         if constexpr (Rows < Vectors) {
           typename V::Reg weight[Rows];
@@ -210,9 +213,7 @@ __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
 
 template <class V, int Rows, int Vectors>
 void wide_tile(const WideTile<typename V::Real>& t) {
-  if constexpr (has_halves<V>)
-    if (ends_in_half<V, Vectors>(t.columns)) return wide_sums<V, Rows, Vectors, true>(t);
-  wide_sums<V, Rows, Vectors, false>(t);
+  with_last<V, Vectors>(t.columns, [&](auto last) { wide_sums<V, Rows, Vectors, last>(t); });
 }
 
 // A whole vector, or with a mask some of its lanes.

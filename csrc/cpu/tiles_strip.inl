@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A line of columns of a tile, or of sums of a row of it: some vectors, of which the last one may be a half, where the processor
-// takes half of the time for it. Included as tiles.inl is.
+// A line of columns of a tile, or of sums of a row of it: some vectors. Included as tiles.inl is.
+
+// What there is of the last of the vectors: lanes under a mask, half of them where the processor takes half of the time for it,
+// or all where a mask would take one of few registers.
+enum class Last { kMasked, kHalf, kWhole };
 
 template <class V>
 inline constexpr bool has_halves = requires {
@@ -13,7 +16,21 @@ inline __attribute__((always_inline)) bool ends_in_half(int64_t columns) {
   return V::halves_pay && columns <= (Vectors - 1) * V::lanes + V::lanes / 2;
 }
 
-template <class V, int Vectors, bool EndsInHalf>
+// The longest vectors come with registers for masks.
+template <class V>
+inline constexpr bool kMaskRegisters = V::lanes * sizeof(typename V::Real) >= 64;
+
+// f(what is known of the last of some vectors while compiling).
+template <class V, int Vectors, class F>
+inline __attribute__((always_inline)) void with_last(int64_t columns, F f) {
+  if constexpr (has_halves<V>)
+    if (ends_in_half<V, Vectors>(columns)) return f(std::integral_constant<Last, Last::kHalf>());
+  if constexpr (!kMaskRegisters<V>)
+    if (columns >= Vectors * V::lanes) return f(std::integral_constant<Last, Last::kWhole>());
+  f(std::integral_constant<Last, Last::kMasked>());
+}
+
+template <class V, int Vectors, Last End>
 struct Strip {
   using Real = typename V::Real;
   typename V::Reg vector[Vectors];
@@ -24,8 +41,7 @@ struct Strip {
   }
   // `mask` is of the last vector.
   inline __attribute__((always_inline)) void load_masked(const Real* from, typename V::Mask mask) {
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) vector[v] = V::load(from + v * V::lanes);
-    vector[Vectors - 1] = V::load_masked(from + (Vectors - 1) * V::lanes, mask);
+    TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) vector[v] = load_one(from, v, mask);
   }
   inline __attribute__((always_inline)) void pin() { TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) V::pin(vector[v]); }
   inline __attribute__((always_inline)) void add(const Strip& other) {
@@ -42,9 +58,13 @@ struct Strip {
   static inline __attribute__((always_inline)) void add_products(Strip (&rows)[Rows], const typename V::Reg (&factors)[Rows],
                                                                  const Real* columns, typename V::Mask mask) {
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
-      const auto x = v < Vectors - 1 ? V::load(columns + v * V::lanes) : V::load_masked(columns + v * V::lanes, mask);
+      const auto x = load_one(columns, v, mask);
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) rows[m].vector[v] = V::fma(factors[m], x, rows[m].vector[v]);
     }
+  }
+  static inline __attribute__((always_inline)) typename V::Reg load_one(const Real* from, int v, typename V::Mask mask) {
+    from += v * V::lanes;
+    return v < Vectors - 1 || End == Last::kWhole ? V::load(from) : V::load_masked(from, mask);
   }
   // As whole vectors.
   inline __attribute__((always_inline)) void widen(typename V::Reg* to) const {
@@ -53,7 +73,7 @@ struct Strip {
 };
 
 template <class V, int Vectors>
-struct Strip<V, Vectors, true> {
+struct Strip<V, Vectors, Last::kHalf> {
   using Real = typename V::Real;
   using Half = typename V::Half;
   static constexpr int kWhole = Vectors - 1;
