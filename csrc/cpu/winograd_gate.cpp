@@ -24,9 +24,8 @@ struct Prices {
 using PricesOfAxes = Prices[kAxes];  // of one, two and three that are transformed
 constexpr PricesOfAxes kData = {{1.08, 5.2, 6.8, 3, 10, 0}, {1.09, 6.4, 6.6, 1, 3, 2.6}, {1.35, 7.2, 3.4, 1.5, 2, 4.5}};
 constexpr PricesOfAxes kDataOf8Lanes = {{1.11, 3, 13.8, 2.1, 2.1, 1.1}, {1.24, 5.9, 10.7, 0.2, 18, 3.6}, {1.84, 4, 2, 0, 0, 5.6}};
-// Those with 16 registers wait for memory.
 constexpr PricesOfAxes kSums = {{1.07, 4.8, 4.9, 2.5, 2.5, 0}, {1.18, 5.2, 3.3, 2.7, 2.7, 0}, {1.5, 9.6, 6, 0.5, 0.5, 0}};
-constexpr PricesOfAxes kSumsOf8Lanes = {{1.68, 2.6, 2.5, 1.1, 1.1, 0}, {1.75, 5.3, 0, 2.7, 2.7, 0}, {2.28, 8.9, 0, 0, 0, 0}};
+constexpr PricesOfAxes kSumsOf8Lanes = {{1, 7.8, 6.7, 10.7, 10.7, 0}, {1.28, 6.9, 4.3, 5.8, 10, 0}, {1.53, 9.2, 5.7, 17, 17, 0}};
 constexpr double kFarBytes = 8 << 20;  // of transformed weights
 
 const PricesOfAxes& prices_of(const Problem& p, int64_t lanes) {

@@ -26,7 +26,7 @@ constexpr int64_t kSumsBytes = 1 << 20, kTransformedBytes = 768 << 10;  // of a 
 constexpr int64_t kSliceBytes = 64 << 10;                               // of x and y that a thread brings at a time
 constexpr int64_t kItems = 16, kTilesOfPart = 100;
 constexpr int64_t kMinTiles = 24, kMaxTiles = 128;  // of a block
-constexpr int64_t kLeastChannels = 6, kLeastChannelsOf8Lanes = 12;
+constexpr int64_t kLeastChannels = 6, kLeastChannelsOf8Lanes = 16;
 // Taps of fewer terms err by more than in the sums of the formula: positions where these have several segments, tiles along three
 // axes.
 constexpr int64_t kLeastPositionsOfSegments = 200, kLeastTilesOfVolume = 27;
