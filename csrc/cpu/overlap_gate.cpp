@@ -26,14 +26,23 @@ bool little_over_a_vector(const Problem& p, const Tiles<Real>& tiles) {
          g.axis[kAxes - 1].x >= lanes && (planes || (wide && g.w_positions() > 1));
 }
 
+// Of a line of products: of input channels and the taps of the outer axes.
+int64_t terms_of_line(const Geometry& g) {
+  return g.x_channels * parts_of(g.axis[0].w, g.axis[0].stride) * parts_of(g.axis[1].w, g.axis[1].stride);
+}
+
 // Whether sums are so short that a line of products for each channel and tap costs more to write and add up than they do: `wide`
 // adds in registers, from four results on in full tiles. (64x64, 4 to 4 channels, k4 s2: 0.7 of the time, 8 to 8, k3 s1: 0.8, 4
 // to 8, k2 s2: 0.65; 4 to 3, k3 s1, 1.1; 16 to 4, k3 s1, 0.95 to 1.05; pairs, 8 to 4 channels, 1-D k4 s2: 0.85, 8 to 4, k3
-// s1: 1.2.)
+// s1: 1.2.) Tiles of shorter vectors are full with three (240 layers of 8 lanes: 0.7 to 0.9 of the time; of 24 terms to one or
+// two results 1.1 to 1.25).
 template <class In>
 bool short_sums(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles) {
   constexpr int64_t kFullTile = 4, kLeastLineOfWide = 32, kMostShort = 12, kMostShortOfPairs = 8;
+  constexpr int64_t kFullTileOfShort = 3, kMostTerms = 12, kMostTermsOfFullTile = 48;
   const Geometry& g = p.geometry;
+  if (!tiles.asks && g.y_channels <= tiles.lanes * 3 / 4)
+    return terms_of_line(g) <= (g.y_channels < kFullTileOfShort ? kMostTerms : kMostTermsOfFullTile);
   if (tiles.matrices || tiles.lanes < kMaxLanes || g.y_channels < kFullTile || g.y_channels > tiles.lanes / 2) return false;
   if (g.axis[kAxes - 1].x < kLeastLineOfWide) return false;
   if (Operand<In>::terms == 1) return g.x_channels * parts_of(g.axis[0].w, g.axis[0].stride) <= kMostShort;
@@ -47,10 +56,8 @@ template <class Real>
 bool sums_many_taps(const Problem& p, const Tiles<Real>& tiles) {
   constexpr int64_t kLeastTerms = 8, kMostResults = 3;
   const Geometry& g = p.geometry;
-  const Axis* axis = g.axis;
   const bool few = g.groups == 1 && g.x_channels > 1 && g.y_channels <= kMostResults;
-  const int64_t terms = g.x_channels * parts_of(axis[0].w, axis[0].stride) * parts_of(axis[1].w, axis[1].stride);
-  return few && tiles.lanes == kMaxLanes && axis[2].stride <= (g.y_channels == 1 ? 2 : 1) && terms >= kLeastTerms;
+  return few && tiles.lanes == kMaxLanes && g.axis[2].stride <= (g.y_channels == 1 ? 2 : 1) && terms_of_line(g) >= kLeastTerms;
 }
 
 }  // namespace

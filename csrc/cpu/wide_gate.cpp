@@ -12,7 +12,7 @@ namespace {
 
 // Whether tensors whose channels are planes are brought in order of their channels, and back, for more than the tiles of `gather`
 // gain then: those here take a quarter longer for a multiply-add, or little where they weave whole vectors, of which moving an
-// element costs as much as 16, or 8 where other kernels round as they store; by measurement, and those of AVX2 gain too much.
+// element costs as much as there are lanes, or 8 where other kernels round as they store; by measurement.
 // Vectors of some channels may be partly empty there, those of a line here. With one tap, the tiles there gain where channels are
 // many, and for many channels of the result, but where those here weave: blocks of so many planes are short (8 to 192 channels,
 // k8 s4, 200 positions: 0.6 of the time; 24 to 512, k4 s4, 32x32: 0.2).
@@ -24,13 +24,13 @@ bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
   if (g.y_channels > kMostResults && !weaves(p)) return false;
   double results = double(g.y_channels);  // for a position of x
   for (const Axis& axis : g.axis) results *= double(std::min(axis.stride, axis.y));
-  const double moved = (p.type == Type::f32 ? 16 : 8) * (double(g.x_channels) + results);
+  const double moved = double(std::min<int64_t>(lanes, p.type == Type::f32 ? 16 : 8)) * (double(g.x_channels) + results);
   const int64_t line = g.axis[kAxes - 1].x;
   const double of_line = double(round_up(line, lanes)) / double(line),
                of_channels = double(round_up(g.y_channels, column_step_of(p.type, isa)));
   const double taps = double(g.x_channels * g.w_positions()),
                slowness = weaves(p) && line % lanes == 0 ? kSlownessOfWoven : kSlowness;
-  return isa == Isa::avx512 && line >= kLeastLine && taps * (slowness * of_line * double(g.y_channels) - of_channels) < moved;
+  return isa >= Isa::avx2 && line >= kLeastLine && taps * (slowness * of_line * double(g.y_channels) - of_channels) < moved;
 }
 
 // Whether backward_data to few channels leaves so little of the many planes of y in the box that weights are read too often, or
@@ -122,13 +122,14 @@ bool weaves(const Problem& p) {
          line.offset % line.stride == 0 && line.dilation == 1 && line.y % line.stride == 0;
 }
 
-// Worth it where a vector of result channels would be at least half empty, where a row of few channels is too short to be summed
+// Worth it where a vector of result channels would be at least half empty (of short vectors a quarter, for few inputs of
+// conv_transpose), where a row of few channels is too short to be summed
 // over by itself while all taps together make a sum that is worth bringing the planes in order for (a short one where they are,
 // by measurement; not where it meets each y once), for results that do not fill the tiles of `gather`, and where the planes would
 // not stay as they are elsewhere.
 bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   constexpr int64_t kFewChannels = 4, kLongSum = 32, kLongSumOfPlanes = 8, kFewResults = 32, kFewResultsOfPairs = 16,
-                    kSmallPlane = 128;
+                    kSmallPlane = 128, kFewInputs = 48;
   const Geometry& g = p.geometry;
   const bool forward = p.operation == Operation::conv_transpose;
   const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
@@ -136,7 +137,9 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = vectors_multiply_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
   const bool by_pairs = pairs && sums_of_pairs(p, planes);
-  const bool few_columns = columns <= std::max<int64_t>(1, lanes / 2) && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
+  const bool short_vectors = isa < Isa::avx512 && forward && depth <= kFewInputs;
+  const int64_t few = short_vectors ? lanes * 3 / 4 : std::max<int64_t>(1, lanes / 2);
+  const bool few_columns = columns <= few && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
   const bool short_rows = !forward && !by_pairs && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
