@@ -33,15 +33,20 @@ bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
   return isa >= Isa::avx2 && line >= kLeastLine && taps * (slowness * of_line * double(g.y_channels) - of_channels) < moved;
 }
 
+// Elements of y that a position of x meets first.
+int64_t in_cell(const Geometry& g) {
+  int64_t count = g.y_channels;
+  for (const Axis& axis : g.axis) count *= std::min(axis.stride, axis.w);
+  return count;
+}
+
 // Whether backward_data to few channels leaves so little of the many planes of y in the box that weights are read too often, or
 // cuts its lines too short. (8 to 512 channels, k9 s1, 8x8: 0.25 of the time in `gather`; 4 to 256, k8 s4, 32x32: 0.4.)
 bool overfills_box(const Problem& p, int64_t lanes) {
   constexpr int64_t kLeastCells = 64, kWeightsOfPosition = 140;
   const Geometry& g = p.geometry;
   if (p.operation != Operation::backward_data || g.groups > 1) return false;
-  int64_t in_cell = g.y_channels;
-  for (const Axis& axis : g.axis) in_cell *= std::min(axis.stride, axis.w);
-  return in_cell * kLeastCells * int64_t(sizeof(float)) > kWideBoxBytes ||
+  return in_cell(g) * kLeastCells * int64_t(sizeof(float)) > kWideBoxBytes ||
          (g.x_channels > lanes / 4 && g.w_size() >= kWeightsOfPosition * g.batch * g.x_positions());
 }
 
@@ -73,6 +78,17 @@ bool short_sums(const Problem& p, Isa isa, bool pairs_of_planes) {
   const int64_t lanes = lanes_of(p.type, isa), most = pairs_of_planes ? lanes : lanes * 3 / 4;
   return isa == Isa::avx512 && p.operation == Operation::conv_transpose && g.groups == 1 && g.x_channels <= kMostSummed &&
          g.y_channels <= most && g.axis[kAxes - 1].x >= kLeastLine;
+}
+
+// Whether gradients of data are sums over so few channels that short vectors are filled with positions rather than with channels,
+// which `gather` sums one row of y at a time (240 layers of 5 to 32 channels to 1 to 48, 8 lanes: 0.75 of the time in NCX, 0.80 in
+// NXC; lines of 6 to 10 positions 1.2 to 2.5, strides of many channels 1.3, 4 lanes 1.07).
+bool short_gradients(const Problem& p, Isa isa, bool planes) {
+  constexpr int64_t kMostPairs = 48, kMostPairsOfPlanes = 192, kLeastLine = 16, kMostInCell = 200;
+  const Geometry& g = p.geometry;
+  if (isa >= Isa::avx512 || p.type == Type::f64 || p.operation != Operation::backward_data || g.groups > 1) return false;
+  return g.axis[kAxes - 1].x >= kLeastLine && in_cell(g) <= kMostInCell &&
+         g.x_channels * g.y_channels <= (planes ? kMostPairsOfPlanes : kMostPairs);
 }
 
 // Whether groups are so narrow that `gather` has short rows, and vectors of results that are partly empty. (Gradients of data of
@@ -139,7 +155,8 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   const bool by_pairs = pairs && sums_of_pairs(p, planes);
   const bool short_vectors = isa < Isa::avx512 && forward && depth <= kFewInputs;
   const int64_t few = short_vectors ? lanes * 3 / 4 : std::max<int64_t>(1, lanes / 2);
-  const bool few_columns = columns <= few && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
+  const bool few_columns = (columns <= few || short_gradients(p, isa, planes)) && !overfills_box(p, lanes) &&
+                           !halves_fill(p, isa, lanes);
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
   const bool short_rows = !forward && !by_pairs && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
