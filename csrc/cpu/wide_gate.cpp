@@ -64,7 +64,7 @@ bool halves_fill(const Problem& p, Isa isa, int64_t lanes) {
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
   if (p.operation != Operation::backward_data || g.x_channels <= lanes / 4 || column_step_of(p.type, isa) == lanes) return false;
-  const bool partly = g.x_channels <= lanes * 3 / 8, planes = p.y.axis[kAxes - 1] == 1;
+  const bool partly = g.x_channels <= lanes * 3 / 8, planes = p.x.axis[kAxes - 1] == 1 && p.y.axis[kAxes - 1] == 1;
   const bool long_rows = partly ? g.y_channels > 4 * lanes || met_once(p) : planes || g.y_channels > lanes;
   return line.x < lanes || (line.stride > 1 && long_rows);
 }
