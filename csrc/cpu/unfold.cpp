@@ -26,7 +26,7 @@ constexpr int64_t kMostChannelsOfMatrices = 8;  // but in matrix registers
 constexpr int64_t kSmallPlane = 128;            // positions, of which borders make y' several times what is read of y
 constexpr int64_t kLeastChannels = 16;          // of x: below it most lanes would be empty
 constexpr int64_t kManyChannels = 128;          // of x
-constexpr int64_t kMostOfPairs = 3, kLeastOfPairs = 24, kManyInputsOfPairs = 640;  // channels of y, of x, of both
+constexpr int64_t kMostOfPairs = 3, kLeastOfPairs = 17, kManyInputsOfPairs = 640;  // channels of y, of x, of both
 constexpr int64_t kLeastRow = 32;  // of (c, k), where other kernels have no more work with y
 
 // Elements of a row of y', which are as many as those of a row of w.
