@@ -314,6 +314,22 @@ bool few_channels(const Geometry& g, int64_t lanes, bool planes) {
          (g.y_channels <= kFewChannels && line >= kLongLine);
 }
 
+// The same where vectors are shorter, by measurement of 320 layers with 8 lanes: in planes of few multiplications for what `outer`
+// would bring in order there (5 to 5 channels, 1-D k5 s2: 0.28 of the time; 1 to 10, k8 s2, 200x200: 0.30; 20 to 6, k2 s2: 0.45;
+// 10 to 5, k5 s2: 0.53; 5 to 8, k8 s4, 2.8), but side by side of fewer pairs, whose lanes are added for each (32 to 4, k6 s3,
+// 128x128: 2; 20 to 4: 2; 8 to 3: 0.7; of 16 bits 0.9).
+bool few_for_short_vectors(const Problem& p, int64_t lanes, bool planes, bool few) {
+  constexpr int64_t kMostPerMoved = 24, kFewInputs = 2, kMostSideBySide = 32, kLongestStride = 3;
+  const Geometry& g = p.geometry;
+  if (!planes) return few && (g.y_channels <= 2 || g.x_channels * g.y_channels <= kMostSideBySide || bytes_of(p.type) == 2);
+  if (g.groups > 1 || longest_stride(g) > kLongestStride || g.w_positions() == 1) return few;
+  int64_t moved = g.y_channels;
+  for (const Axis& axis : g.axis) moved *= std::min(axis.stride, axis.w);
+  const int64_t products = g.x_channels * g.y_channels * g.w_positions();
+  return few || (g.y_channels <= lanes && products <= kMostPerMoved * (g.x_channels + moved)) ||
+         (g.x_channels <= kFewInputs && g.y_channels <= 2 * lanes);
+}
+
 // Whether groups are so narrow that tiles of one group each are mostly empty in outer, where y meets some taps or lines are long.
 // (4 groups of 2 to 3 channels, k7 s1, 8 lines of 1000: 0.13 of the time in NXC; 16 of 4 to 3, k4 s2, 16x16: 0.26; 2 of 1 to 16,
 // k7 s1, 16x16: 0.43 in NCX; 32 of 3 to 12, k8 s4, 200 positions: 0.58; but 8 of 1 to 24, k5 s1, 8x8x8: 1.9, and in NXC with 8
@@ -380,10 +396,11 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const bool few_pairs = g.x_channels * g.y_channels <= kMaxPairs;
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = isa == Isa::avx512_bf16;
-  const bool few = few_channels(g, lanes_of(p.type, isa), planes) || (pairs && few_inputs_of_pairs(g));
+  const int64_t lanes = lanes_of(p.type, isa);
+  bool few = few_channels(g, lanes, planes) || (pairs && few_inputs_of_pairs(g));
+  if (isa < Isa::avx512) few = few_for_short_vectors(p, lanes, planes, few);
   const bool few_weights = pairs && pairs_are_fast() && few_weights_of_pairs(g, planes);
-  const bool suits =
-      few_weights || (few && many_columns(g, lanes_of(p.type, isa), planes)) || narrow_groups(g, lanes_of(p.type, isa), planes);
+  const bool suits = few_weights || (few && many_columns(g, lanes, planes)) || narrow_groups(g, lanes, planes);
   if (!few_pairs && !suits && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
   if (pairs) {
     if (p.type != Type::bf16 || !(request.by_name || pairs_are_fast() || halves_pay(g))) return nullptr;
