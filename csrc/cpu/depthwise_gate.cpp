@@ -147,7 +147,8 @@ DepthwiseKernel fastest(const Problem& p, Isa isa) {
   } else if (neighbours) {
     kernel = side_by_side(layer, p.operation);
   }
-  if ((kernel == DepthwiseKernel::interleaved || kernel == DepthwiseKernel::patches) && !layer.cells) kernel = DepthwiseKernel::depthwise;
+  if ((kernel == DepthwiseKernel::interleaved || kernel == DepthwiseKernel::patches) && !layer.cells)
+    kernel = DepthwiseKernel::depthwise;
   return kernel == DepthwiseKernel::depthwise && layer.groups <= kVeryFew ? DepthwiseKernel::others : kernel;
 }
 

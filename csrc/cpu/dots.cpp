@@ -314,10 +314,10 @@ bool few_channels(const Geometry& g, int64_t lanes, bool planes) {
          (g.y_channels <= kFewChannels && line >= kLongLine);
 }
 
-// The same where vectors are shorter, by measurement of 320 layers with 8 lanes: in planes of few multiplications for what `outer`
-// would bring in order there (5 to 5 channels, 1-D k5 s2: 0.28 of the time; 1 to 10, k8 s2, 200x200: 0.30; 20 to 6, k2 s2: 0.45;
-// 10 to 5, k5 s2: 0.53; 5 to 8, k8 s4, 2.8), but side by side of fewer pairs, whose lanes are added for each (32 to 4, k6 s3,
-// 128x128: 2; 20 to 4: 2; 8 to 3: 0.7; of 16 bits 0.9).
+// The same where vectors are shorter, by measurement of 320 layers with 8 lanes: in planes of few multiplications for what
+// `outer` would bring in order there (5 to 5 channels, 1-D k5 s2: 0.28 of the time; 1 to 10, k8 s2, 200x200: 0.30; 20 to 6, k2
+// s2: 0.45; 10 to 5, k5 s2: 0.53; 5 to 8, k8 s4, 2.8), but side by side of fewer pairs, whose lanes are added for each (32 to 4,
+// k6 s3, 128x128: 2; 20 to 4: 2; 8 to 3: 0.7; of 16 bits 0.9).
 bool few_for_short_vectors(const Problem& p, int64_t lanes, bool planes, bool few) {
   constexpr int64_t kMostPerMoved = 24, kFewInputs = 2, kMostSideBySide = 32, kLongestStride = 3;
   const Geometry& g = p.geometry;

@@ -81,8 +81,8 @@ bool short_sums(const Problem& p, Isa isa, bool pairs_of_planes) {
 }
 
 // Whether gradients of data are sums over so few channels that short vectors are filled with positions rather than with channels,
-// which `gather` sums one row of y at a time (240 layers of 5 to 32 channels to 1 to 48, 8 lanes: 0.75 of the time in NCX, 0.80 in
-// NXC; lines of 6 to 10 positions 1.2 to 2.5, strides of many channels 1.3, 4 lanes 1.07).
+// which `gather` sums one row of y at a time (240 layers of 5 to 32 channels to 1 to 48, 8 lanes: 0.75 of the time in NCX, 0.80
+// in NXC; lines of 6 to 10 positions 1.2 to 2.5, strides of many channels 1.3, 4 lanes 1.07).
 bool short_gradients(const Problem& p, Isa isa, bool planes) {
   constexpr int64_t kMostPairs = 48, kMostPairsOfPlanes = 192, kLeastLine = 16, kMostInCell = 200;
   const Geometry& g = p.geometry;
@@ -157,8 +157,8 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   const bool short_vectors = isa < Isa::avx512 && forward && depth <= kFewInputs;
   const int64_t few = short_vectors ? lanes * 3 / 4 : std::max<int64_t>(1, lanes / 2);
   const bool single = !forward && g.groups == 1 && depth == 1 && columns <= lanes;  // which `gather` takes for rows of one
-  const bool few_columns = (columns <= few || single || short_gradients(p, isa, planes)) && !overfills_box(p, lanes) &&
-                           !halves_fill(p, isa, lanes);
+  const bool few_columns =
+      (columns <= few || single || short_gradients(p, isa, planes)) && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
   const bool short_rows = !forward && !by_pairs && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
