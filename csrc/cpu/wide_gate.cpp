@@ -11,11 +11,11 @@ namespace torch_ext::cpu {
 namespace {
 
 // Whether tensors whose channels are planes are brought in order of their channels, and back, for more than the tiles of `gather`
-// gain then: those here take a quarter longer for a multiply-add, or little where they weave whole vectors, of which moving an
-// element costs as much as there are lanes, or 8 where other kernels round as they store; by measurement.
-// Vectors of some channels may be partly empty there, those of a line here. With one tap, the tiles there gain where channels are
-// many, and for many channels of the result, but where those here weave: blocks of so many planes are short (8 to 192 channels,
-// k8 s4, 200 positions: 0.6 of the time; 24 to 512, k4 s4, 32x32: 0.2).
+// gain then: those here take a quarter longer for a multiply-add, or little where they weave whole long vectors, of which moving
+// an element costs as much as there are lanes, or 8 where other kernels round as they store; by measurement. Vectors of some
+// channels may be partly empty there, those of a line here. With one tap, the tiles there gain where channels are many, and for
+// many channels of the result, but where those here weave: blocks of so many planes are short (8 to 192 channels, k8 s4, 200
+// positions: 0.6 of the time; 24 to 512, k4 s4, 32x32: 0.2).
 bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
   constexpr double kSlowness = 1.25, kSlownessOfWoven = 1.05;
   constexpr int64_t kLeastLine = 32, kMostPairsOfTap = 1024, kMostResults = 40;
@@ -29,7 +29,7 @@ bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
   const double of_line = double(round_up(line, lanes)) / double(line),
                of_channels = double(round_up(g.y_channels, column_step_of(p.type, isa)));
   const double taps = double(g.x_channels * g.w_positions()),
-               slowness = weaves(p) && line % lanes == 0 ? kSlownessOfWoven : kSlowness;
+               slowness = isa >= Isa::avx512 && weaves(p) && line % lanes == 0 ? kSlownessOfWoven : kSlowness;
   return isa >= Isa::avx2 && line >= kLeastLine && taps * (slowness * of_line * double(g.y_channels) - of_channels) < moved;
 }
 
