@@ -143,12 +143,11 @@ DepthwiseKernel fastest(const Problem& p, Isa isa) {
                                                        : weights_of_planes(layer);
     // Lanes along so few channels are nearly all empty.
     if (kernel == DepthwiseKernel::interleaved && layer.groups <= kVeryFew)
-      kernel = layer.stride > 2 ? DepthwiseKernel::patches : DepthwiseKernel::others;
+      kernel = layer.stride > 2 && layer.cells ? DepthwiseKernel::patches : DepthwiseKernel::others;
   } else if (neighbours) {
     kernel = side_by_side(layer, p.operation);
   }
-  if ((kernel == DepthwiseKernel::interleaved || kernel == DepthwiseKernel::patches) && !layer.cells)
-    kernel = DepthwiseKernel::depthwise;
+  if (kernel == DepthwiseKernel::interleaved && !layer.cells) kernel = DepthwiseKernel::depthwise;
   return kernel == DepthwiseKernel::depthwise && layer.groups <= kVeryFew ? DepthwiseKernel::others : kernel;
 }
 

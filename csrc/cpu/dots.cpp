@@ -318,15 +318,14 @@ bool few_channels(const Geometry& g, int64_t lanes, bool planes) {
 // `outer` would bring in order there (5 to 5 channels, 1-D k5 s2: 0.28 of the time; 1 to 10, k8 s2, 200x200: 0.30; 20 to 6, k2
 // s2: 0.45; 10 to 5, k5 s2: 0.53; 5 to 8, k8 s4, 2.8), but side by side of fewer pairs, whose lanes are added for each (32 to 4,
 // k6 s3, 128x128: 2; 20 to 4: 2; 8 to 3: 0.7; of 16 bits 0.9).
-bool few_for_short_vectors(const Problem& p, int64_t lanes, bool planes, bool few) {
+bool few_channels_of_short_vectors(const Problem& p, int64_t lanes, bool planes) {
   constexpr int64_t kMostPerMoved = 24, kFewInputs = 2, kMostSideBySide = 32, kLongestStride = 3;
   const Geometry& g = p.geometry;
+  const bool few = few_channels(g, lanes, planes);
   if (!planes) return few && (g.y_channels <= 2 || g.x_channels * g.y_channels <= kMostSideBySide || bytes_of(p.type) == 2);
   if (g.groups > 1 || longest_stride(g) > kLongestStride || g.w_positions() == 1) return few;
-  int64_t moved = g.y_channels;
-  for (const Axis& axis : g.axis) moved *= std::min(axis.stride, axis.w);
-  const int64_t products = g.x_channels * g.y_channels * g.w_positions();
-  return few || (g.y_channels <= lanes && products <= kMostPerMoved * (g.x_channels + moved)) ||
+  const int64_t products = g.x_channels * g.y_channels * g.w_positions(), moved = g.x_channels + newly_met(g);
+  return few || (g.y_channels <= lanes && products <= kMostPerMoved * moved) ||
          (g.x_channels <= kFewInputs && g.y_channels <= 2 * lanes);
 }
 
@@ -397,8 +396,8 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = isa == Isa::avx512_bf16;
   const int64_t lanes = lanes_of(p.type, isa);
-  bool few = few_channels(g, lanes, planes) || (pairs && few_inputs_of_pairs(g));
-  if (isa < Isa::avx512) few = few_for_short_vectors(p, lanes, planes, few);
+  const bool few = isa < Isa::avx512 ? few_channels_of_short_vectors(p, lanes, planes)
+                                     : few_channels(g, lanes, planes) || (pairs && few_inputs_of_pairs(g));
   const bool few_weights = pairs && pairs_are_fast() && few_weights_of_pairs(g, planes);
   const bool suits = few_weights || (few && many_columns(g, lanes, planes)) || narrow_groups(g, lanes, planes);
   if (!few_pairs && !suits && !positions_suit(p, request.isa) && !request.by_name) return nullptr;

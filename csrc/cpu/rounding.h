@@ -52,6 +52,12 @@ inline double strides_of(const Geometry& g) {
 inline int64_t longest_stride(const Geometry& g) { return std::max({g.axis[0].stride, g.axis[1].stride, g.axis[2].stride}); }
 // How many taps meet an element of y, rounded down.
 inline int64_t taps_met(const Geometry& g) { return int64_t(double(g.w_positions()) / strides_of(g)); }
+// Elements of y that a position of x meets and the one before it does not.
+inline int64_t newly_met(const Geometry& g) {
+  int64_t count = g.y_channels;
+  for (const Axis& axis : g.axis) count *= std::min(axis.stride, axis.w);
+  return count;
+}
 
 // Cuts axes of extent(a) into even pieces, the innermost ones first, of which one has at most about `room` positions; pieces of
 // the innermost axis are multiples of `multiple`. Returns how many samples there is room for.

@@ -16,16 +16,15 @@ inline __attribute__((always_inline)) bool ends_in_half(int64_t columns) {
   return V::halves_pay && columns <= (Vectors - 1) * V::lanes + V::lanes / 2;
 }
 
-// The longest vectors come with registers for masks.
 template <class V>
-inline constexpr bool kMaskRegisters = V::lanes * sizeof(typename V::Real) >= 64;
+inline constexpr bool kLongest = V::lanes * sizeof(typename V::Real) >= 64;
 
-// f(what is known of the last of some vectors while compiling).
+// f(what is known of the last of some vectors while compiling). The longest come with registers for masks.
 template <class V, int Vectors, class F>
 inline __attribute__((always_inline)) void with_last(int64_t columns, F f) {
   if constexpr (has_halves<V>)
     if (ends_in_half<V, Vectors>(columns)) return f(std::integral_constant<Last, Last::kHalf>());
-  if constexpr (!kMaskRegisters<V>)
+  if constexpr (!kLongest<V>)
     if (columns >= Vectors * V::lanes) return f(std::integral_constant<Last, Last::kWhole>());
   f(std::integral_constant<Last, Last::kMasked>());
 }

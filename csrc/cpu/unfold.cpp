@@ -315,7 +315,7 @@ std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
   const bool one_by_one =
       of_taps && p.y.channel == 1 && g.y_channels > 1 && bytes_of(p.type) >= 4 && !(weights && g.x_channels >= kManyChannels);
   // Half of a pair that is one channel is empty (32 to 1 channels, k10 s5, 16x16: 0.2 of the time; 24 to 2, k7 s1, 32x32: 0.5;
-  // 192 to 3, 10x10, k6 s3: 0.7; 512 to 3, k4 s2: 1.2).
+  // 192 to 3, 10x10, k6 s3: 0.7; 20 to 1, k4 s4, 128x128: 0.16; 512 to 3, k4 s2: 1.2).
   const bool of_pairs = vectors_multiply_pairs(p.type, request.isa) && p.operation == Operation::backward_data &&
                         g.y_channels <= kMostOfPairs && g.x_channels >= kLeastOfPairs &&
                         g.x_channels * g.y_channels < kManyInputsOfPairs && g.axis[kAxes - 1].dilation == 1;

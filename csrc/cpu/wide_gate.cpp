@@ -16,7 +16,7 @@ namespace {
 // channels may be partly empty there, those of a line here. With one tap, the tiles there gain where channels are many, and for
 // many channels of the result, but where those here weave: blocks of so many planes are short (8 to 192 channels, k8 s4, 200
 // positions: 0.6 of the time; 24 to 512, k4 s4, 32x32: 0.2).
-bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
+bool beats_gather(const Problem& p, Isa isa) {
   constexpr double kSlowness = 1.25, kSlownessOfWoven = 1.05;
   constexpr int64_t kLeastLine = 32, kMostPairsOfTap = 1024, kMostResults = 40;
   const Geometry& g = p.geometry;
@@ -24,6 +24,7 @@ bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
   if (g.y_channels > kMostResults && !weaves(p)) return false;
   double results = double(g.y_channels);  // for a position of x
   for (const Axis& axis : g.axis) results *= double(std::min(axis.stride, axis.y));
+  const int64_t lanes = lanes_of(p.type, isa);
   const double moved = double(std::min<int64_t>(lanes, p.type == Type::f32 ? 16 : 8)) * (double(g.x_channels) + results);
   const int64_t line = g.axis[kAxes - 1].x;
   const double of_line = double(round_up(line, lanes)) / double(line),
@@ -33,20 +34,13 @@ bool beats_gather(const Problem& p, Isa isa, int64_t lanes) {
   return isa >= Isa::avx2 && line >= kLeastLine && taps * (slowness * of_line * double(g.y_channels) - of_channels) < moved;
 }
 
-// Elements of y that a position of x meets first.
-int64_t in_cell(const Geometry& g) {
-  int64_t count = g.y_channels;
-  for (const Axis& axis : g.axis) count *= std::min(axis.stride, axis.w);
-  return count;
-}
-
 // Whether backward_data to few channels leaves so little of the many planes of y in the box that weights are read too often, or
 // cuts its lines too short. (8 to 512 channels, k9 s1, 8x8: 0.25 of the time in `gather`; 4 to 256, k8 s4, 32x32: 0.4.)
 bool overfills_box(const Problem& p, int64_t lanes) {
   constexpr int64_t kLeastCells = 64, kWeightsOfPosition = 140;
   const Geometry& g = p.geometry;
   if (p.operation != Operation::backward_data || g.groups > 1) return false;
-  return in_cell(g) * kLeastCells * int64_t(sizeof(float)) > kWideBoxBytes ||
+  return newly_met(g) * kLeastCells * int64_t(sizeof(float)) > kWideBoxBytes ||
          (g.x_channels > lanes / 4 && g.w_size() >= kWeightsOfPosition * g.batch * g.x_positions());
 }
 
@@ -84,11 +78,25 @@ bool short_sums(const Problem& p, Isa isa, bool pairs_of_planes) {
 // which `gather` sums one row of y at a time (240 layers of 5 to 32 channels to 1 to 48, 8 lanes: 0.75 of the time in NCX, 0.80
 // in NXC; lines of 6 to 10 positions 1.2 to 2.5, strides of many channels 1.3, 4 lanes 1.07).
 bool short_gradients(const Problem& p, Isa isa, bool planes) {
-  constexpr int64_t kMostPairs = 48, kMostPairsOfPlanes = 192, kLeastLine = 16, kMostInCell = 200;
+  constexpr int64_t kMostPairs = 48, kMostPairsOfPlanes = 192, kLeastLine = 16, kMostNewlyMet = 200;
   const Geometry& g = p.geometry;
   if (isa >= Isa::avx512 || p.type == Type::f64 || p.operation != Operation::backward_data || g.groups > 1) return false;
-  return g.axis[kAxes - 1].x >= kLeastLine && in_cell(g) <= kMostInCell &&
+  return g.axis[kAxes - 1].x >= kLeastLine && newly_met(g) <= kMostNewlyMet &&
          g.x_channels * g.y_channels <= (planes ? kMostPairsOfPlanes : kMostPairs);
+}
+
+// Whether a vector of result channels would be at least half empty, of short vectors a quarter for few inputs of conv_transpose;
+// or sums over a single channel fill one, whose rows `gather` takes for one number each (gradients of data of 10 to 1 channels,
+// NXC, k16 s8: 0.46 of the time, k4 s4 0.61, pairs 0.13 and 0.16).
+bool few_results(const Problem& p, Isa isa, bool planes) {
+  constexpr int64_t kFewInputs = 48;
+  const Geometry& g = p.geometry;
+  const int64_t lanes = lanes_of(p.type, isa), half = std::max<int64_t>(1, lanes / 2);
+  if (p.operation == Operation::conv_transpose)
+    return g.y_channels <= (isa < Isa::avx512 && g.x_channels <= kFewInputs ? lanes * 3 / 4 : half);
+  const bool single = g.groups == 1 && g.y_channels == 1 && g.x_channels <= lanes;
+  return (g.x_channels <= half || single || short_gradients(p, isa, planes)) && !overfills_box(p, lanes) &&
+         !halves_fill(p, isa, lanes);
 }
 
 // Whether groups are so narrow that `gather` has short rows, and vectors of results that are partly empty. (Gradients of data of
@@ -138,33 +146,24 @@ bool weaves(const Problem& p) {
          line.offset % line.stride == 0 && line.dilation == 1 && line.y % line.stride == 0;
 }
 
-// Worth it where a vector of result channels would be at least half empty (of short vectors a quarter, for few inputs of
-// conv_transpose), or sums over a single channel fill one (gradients of data of 10 to 1 channels, NXC, k16 s8: 0.46 of the time,
-// k4 s4 0.61, pairs 0.13 and 0.16), where a row of few channels is too short to be summed
-// over by itself while all taps together make a sum that is worth bringing the planes in order for (a short one where they are,
-// by measurement; not where it meets each y once), for results that do not fill the tiles of `gather`, and where the planes would
-// not stay as they are elsewhere.
+// Worth it for few results, where a row of few channels is too short to be summed over by itself while all taps together make a
+// sum that is worth bringing the planes in order for (a short one where they are, by measurement; not where it meets each y
+// once), for results that do not fill the tiles of `gather`, and where the planes would not stay as they are elsewhere.
 bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   constexpr int64_t kFewChannels = 4, kLongSum = 32, kLongSumOfPlanes = 8, kFewResults = 32, kFewResultsOfPairs = 16,
-                    kSmallPlane = 128, kFewInputs = 48;
+                    kSmallPlane = 128;
   const Geometry& g = p.geometry;
   const bool forward = p.operation == Operation::conv_transpose;
   const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
-  const int64_t lanes = lanes_of(p.type, isa);
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = vectors_multiply_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
   const bool by_pairs = pairs && sums_of_pairs(p, planes);
-  const bool short_vectors = isa < Isa::avx512 && forward && depth <= kFewInputs;
-  const int64_t few = short_vectors ? lanes * 3 / 4 : std::max<int64_t>(1, lanes / 2);
-  const bool single = !forward && g.groups == 1 && depth == 1 && columns <= lanes;  // which `gather` takes for rows of one
-  const bool few_columns =
-      (columns <= few || single || short_gradients(p, isa, planes)) && !overfills_box(p, lanes) && !halves_fill(p, isa, lanes);
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
   const bool short_rows = !forward && !by_pairs && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
-  const bool kept = forward && planes && !pairs && beats_gather(p, isa, lanes);
+  const bool kept = forward && planes && !pairs && beats_gather(p, isa);
   const bool few_inputs = short_sums(p, isa, pairs && planes);
-  return (few_columns && !by_pairs) || short_rows || kept || few_inputs || narrow_groups(p, planes, pairs) ||
+  return (few_results(p, isa, planes) && !by_pairs) || short_rows || kept || few_inputs || narrow_groups(p, planes, pairs) ||
          positions_suit(p, request.isa);
 }
 
