@@ -12,14 +12,21 @@
 namespace torch_ext::cpu {
 namespace {
 
-// Where a pair takes as long as two floats: rows of bf16 need not be widened, which takes longer than short sums of them. (NXC,
+// Where a pair takes as long as two floats: rows of bf16 need not be widened, which takes longer than few products of each. (NXC,
 // gradients of data of 16 groups of 16 to 2 channels, k4 s4, 4 lines of 1000: 0.4 of the time; 16 to 8, volumes of 16, k1 s2:
-// 0.23; conv_transpose of 8 to 512, k1 s2, 14x14: 0.25.)
+// 0.23; conv_transpose of 8 to 512, k1 s2, 14x14: 0.25; of 8 to 64, k2 s2, 64x64: 0.87. But of 32 to 64: 1.4, of 256 to 64: 1.76;
+// gradients of 16 to 64, k4 s2, 32x32: 1.6.)
 bool slow_pairs_pay(const Problem& p) {
-  constexpr int64_t kManyTaps = 36, kFewMet = 2;
+  constexpr int64_t kFewMet = 2, kFewChannels = 8, kFewProducts = 1024, kFewOfOne = 16;
   const Geometry& g = p.geometry;
   if (p.x.channel != 1 || p.y.channel != 1) return false;
-  return p.operation == Operation::backward_data ? g.y_channels > 1 && g.w_positions() < kManyTaps : taps_met(g) <= kFewMet;
+  const int64_t of_channel = g.x_channels * g.w_positions(), products = of_channel * g.y_channels;  // of a position of x
+  if (p.operation == Operation::backward_data) {
+    int64_t strides = 1;
+    for (const Axis& a : g.axis) strides *= a.stride;
+    return g.y_channels > 1 && (products < kFewProducts * strides || of_channel < kFewOfOne * strides);
+  }
+  return taps_met(g) <= kFewMet && (g.x_channels <= kFewChannels || products < 2 * kFewProducts);
 }
 
 }  // namespace
