@@ -17,16 +17,16 @@ namespace {
 // 0.23; conv_transpose of 8 to 512, k1 s2, 14x14: 0.25; of 8 to 64, k2 s2, 64x64: 0.87. But of 32 to 64: 1.4, of 256 to 64: 1.76;
 // gradients of 16 to 64, k4 s2, 32x32: 1.6.)
 bool slow_pairs_pay(const Problem& p) {
-  constexpr int64_t kFewMet = 2, kFewChannels = 8, kFewProducts = 1024, kFewOfOne = 16;
+  constexpr int64_t kFewMet = 2, kFewChannels = 8;
+  constexpr double kFewProducts = 1024, kFewOfOne = 16;
   const Geometry& g = p.geometry;
   if (p.x.channel != 1 || p.y.channel != 1) return false;
-  const int64_t of_channel = g.x_channels * g.w_positions(), products = of_channel * g.y_channels;  // of a position of x
+  const double y_channels = double(g.y_channels), of_channel = double(g.x_channels * g.w_positions());  // of a position of x
   if (p.operation == Operation::backward_data) {
-    int64_t strides = 1;
-    for (const Axis& a : g.axis) strides *= a.stride;
-    return g.y_channels > 1 && (products < kFewProducts * strides || of_channel < kFewOfOne * strides);
+    const double of_y = of_channel / strides_of(g);
+    return g.y_channels > 1 && (of_y * y_channels < kFewProducts || of_y < kFewOfOne);
   }
-  return taps_met(g) <= kFewMet && (g.x_channels <= kFewChannels || products < 2 * kFewProducts);
+  return taps_met(g) <= kFewMet && (g.x_channels <= kFewChannels || of_channel * y_channels < 2 * kFewProducts);
 }
 
 }  // namespace
