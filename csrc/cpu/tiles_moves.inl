@@ -104,18 +104,28 @@ void unweave_cells(const typename V::Real* from, typename V::Real* to, int64_t p
   unweave_vectors<V, Step>(r);
   TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) V::store_first(to + k * pitch + j, count - j, r[k]);
 }
-// Whole vectors of weave; returns how many cells that makes.
 template <class V, int Step>
-int64_t weave_cells(const typename V::Real* from, int64_t pitch, typename V::Real* to, int64_t count) {
-  int64_t j = 0;
-  for (; j + V::lanes <= count; j += V::lanes) {
+void weave_cells(const typename V::Real* from, int64_t pitch, typename V::Real* to, int64_t count) {
+  for (; count >= Step * V::lanes; count -= Step * V::lanes, from += V::lanes, to += Step * V::lanes) {
     typename V::Reg r[Step];
-    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) r[k] = V::load(from + k * pitch + j);
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) r[k] = V::load(from + k * pitch);
     weave_vectors<V, Step>(r);
-    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) V::store(to + Step * j + k * V::lanes, r[k]);
+    TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) V::store(to + k * V::lanes, r[k]);
   }
-  return j;
+  if (count == 0) return;
+  typename V::Reg r[Step];
+  TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) r[k] =
+      count > k ? V::load_first(from + k * pitch, (count - k + Step - 1) / Step) : V::zero();
+  weave_vectors<V, Step>(r);
+  TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) {
+    if (count > k * V::lanes) V::store_first(to + k * V::lanes, count - k * V::lanes, r[k]);
+  }
 }
+
+// Blocks of lanes x lanes, for steps that no shuffle of a few vectors suits: below.
+template <class V>
+void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t rows,
+                    int64_t columns);
 
 template <class V>
 void unweave(const typename V::Real* from, int64_t step, typename V::Real* to, int64_t pitch, int64_t count) {
@@ -135,36 +145,40 @@ void unweave(const typename V::Real* from, int64_t step, typename V::Real* to, i
     return unweave_cells<V, 3>(from, to, pitch, j, count);
   } else if (step == 4) {
     return unweave_cells<V, 4>(from, to, pitch, j, count);
+  } else if (step == 6) {
+    return unweave_cells<V, 6>(from, to, pitch, j, count);
   } else if (step == 8) {
     return unweave_cells<V, 8>(from, to, pitch, j, count);
   }
-  for (; j < count; ++j)
-    for (int64_t r = 0; r < step; ++r) to[r * pitch + j] = from[j * step + r];
+  transpose_rows<V>(from, step, to, pitch, step, count);
 }
 
 template <class V>
 void weave(const typename V::Real* from, int64_t pitch, int64_t step, typename V::Real* to, int64_t count) {
-  int64_t j = 0;
+  if (step == 1) return weave_cells<V, 1>(from, pitch, to, count);
+  if (step == 2) return weave_cells<V, 2>(from, pitch, to, count);
+  if (step == 3) return weave_cells<V, 3>(from, pitch, to, count);
+  if (step == 4) return weave_cells<V, 4>(from, pitch, to, count);
+  if (step == 8) return weave_cells<V, 8>(from, pitch, to, count);
   const int64_t whole = count / step;
-  if (step == 1) {
-    j = weave_cells<V, 1>(from, pitch, to, whole);
-  } else if (step == 2) {
-    j = weave_cells<V, 2>(from, pitch, to, whole);
-  } else if (step == 3) {
-    j = weave_cells<V, 3>(from, pitch, to, whole);
-  } else if (step == 4) {
-    j = weave_cells<V, 4>(from, pitch, to, whole);
-  } else if (step == 8) {
-    j = weave_cells<V, 8>(from, pitch, to, whole);
-  }
-  for (; j < whole; ++j)
-    for (int64_t r = 0; r < step; ++r) to[j * step + r] = from[r * pitch + j];
+  transpose_rows<V>(from, pitch, to, step, whole, step);
   for (int64_t r = 0; r < count - whole * step; ++r) to[whole * step + r] = from[r * pitch + whole];
 }
 
-// Runs along the side whose lines lie far apart, so that no more than a vector's worth of distant lines is open at a time: with channel
-// planes a power of two apart, more would evict each other. So many open lines are more than the processor follows by itself: it is
-// told what is read or written next.
+// How many reals of rows so far apart are left of a vector's share of the cache line in which all of them begin; all of a vector
+// where each begins elsewhere in one, or where rows are short.
+template <class V>
+inline __attribute__((always_inline)) int64_t reals_to_line(const typename V::Real* row, int64_t pitch, int64_t length) {
+  constexpr int64_t kLine = 64 / sizeof(typename V::Real), kShort = 4 * V::lanes;
+  const int64_t past = int64_t(reinterpret_cast<uintptr_t>(row) / sizeof(typename V::Real)) % kLine;
+  const int64_t left = (kLine - past) % V::lanes;
+  return pitch % kLine == 0 && length > kShort && left > 0 ? left : V::lanes;
+}
+
+// Runs along the side whose lines lie far apart, so that no more than a vector's worth of distant lines is open at a time: with
+// channel planes a power of two apart, more would evict each other. So many open lines are more than the processor follows by itself:
+// it is told what is read or written next. Whole cache lines of that side are moved at a time where its rows are a multiple of one
+// apart: one that a block leaves half done would be gone when the next block comes to it (planes of 84 KB, to memory: 0.75 of the time).
 template <class V>
 void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t rows,
                     int64_t columns) {
@@ -172,20 +186,23 @@ void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V
   constexpr int64_t kFew = 4;  // neighbours that all belong to one position: blocks would be mostly empty
   if (rows > 1 && rows <= kFew && from_pitch == rows) return unweave<V>(from, rows, to, to_pitch, columns);
   if (columns > 1 && columns <= kFew && to_pitch == columns) return weave<V>(from, from_pitch, columns, to, rows * columns);
-  const auto block = [&](int64_t i, int64_t j) {
-    transpose_block<V>(from + j * from_pitch + i, from_pitch, to + i * to_pitch + j, to_pitch, rows - i, columns - j);
+  const bool far_writes = to_pitch > from_pitch;
+  const int64_t head = far_writes ? reals_to_line<V>(to, to_pitch, columns) : reals_to_line<V>(from, from_pitch, rows);
+  // Blocks of up to so many rows and columns, but for the first ones along the side whose lines lie far apart.
+  const auto block = [&](int64_t i, int64_t j, int64_t height, int64_t width) {
+    transpose_block<V>(from + j * from_pitch + i, from_pitch, to + i * to_pitch + j, to_pitch, height, width);
   };
-  if (to_pitch > from_pitch) {
+  if (far_writes) {
     for (int64_t i = 0; i < rows; i += V::lanes)
-      for (int64_t j = 0; j < columns; j += V::lanes) {
+      for (int64_t j = 0, end = head; j < columns; j = end, end += V::lanes) {
         for (int64_t l = i; l < i + V::lanes && l < rows; ++l) __builtin_prefetch(to + l * to_pitch + j + kAhead, 1);
-        block(i, j);
+        block(i, j, rows - i, end < columns ? end - j : columns - j);
       }
   } else {
     for (int64_t j = 0; j < columns; j += V::lanes)
-      for (int64_t i = 0; i < rows; i += V::lanes) {
+      for (int64_t i = 0, end = head; i < rows; i = end, end += V::lanes) {
         for (int64_t l = j; l < j + V::lanes && l < columns; ++l) __builtin_prefetch(from + l * from_pitch + i + kAhead);
-        block(i, j);
+        block(i, j, end < rows ? end - i : rows - i, columns - j);
       }
   }
 }

@@ -52,6 +52,9 @@ class Wide final : public Plan {
   }
   // The tallest tiles of several vectors.
   int64_t tall_rows() const;
+  int64_t row_tiles() const { return parts_of(columns_, row_part_); }
+  // Of the result's channels, those of one of so many tiles.
+  Range rows_of(int64_t tile) const { return {columns_ * tile / row_tiles(), columns_ * (tile + 1) / row_tiles()}; }
   int64_t items() const;
   Block block(int64_t index) const;
   Upcoming upcoming(const Buffers& buffers, int64_t index) const;
@@ -79,7 +82,7 @@ class Wide final : public Plan {
   PlaneAxis plane_axis_[kAxes];
   Strides in_, out_;
   int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
-  int64_t row_part_;         // of the latter, of a tile
+  int64_t row_part_;         // of the latter, of the tallest tile
   int64_t groups_;           // groups that share a box
   int64_t cells_[kAxes];     // of a block
   Planes<Real> planes_;
@@ -236,14 +239,14 @@ Upcoming Wide<Real>::upcoming(const Buffers& buffers, int64_t index) const {
   const Block b = block(index);
   const int64_t first = b.batch * groups_, count = std::min(groups_, p_.geometry.groups - first);
   const int64_t lines = unfolds_ ? 1 : cells_[0] * int64_t(phases_.size()), line = unfolds_ ? row_pitch_ : line_;
-  int64_t steps = count * parts_of(columns_, row_part_) * lines * parts_of(line / lanes(), tiles_->max_wide_vectors[row_part_]);
+  int64_t steps = count * row_tiles() * lines * parts_of(line / lanes(), tiles_->max_wide_vectors[row_part_]);
   if (unfolds_ && tiles_->asks) steps *= parts_of(int64_t(row_offsets_.size()), kAskedChannels);
   Patch read{{b.sample, b.sample + 1}, {first * depth_, (first + count) * depth_}, {}}, written = read;
   written.channel = {first * columns_, (first + count) * columns_};
   planes_.reach(b.cell, read.axis);
   for (int a = 0; a < kAxes; ++a) written.axis[a] = axis_[a].written_by(b.cell[a]);
   if (woven_)
-    steps = count * parts_of(columns_, row_part_) * cells_[0] * cells_[1] * (int64_t(phases_.size()) / axis_[2].out_step) *
+    steps = count * row_tiles() * cells_[0] * cells_[1] * (int64_t(phases_.size()) / axis_[2].out_step) *
             woven_parts(cells_[2], row_part_) * (tiles_->asks ? parts_of(depth_, kAskedChannels) : 1);
   Upcoming next(steps);
   next.reads(p_.type, in, in_, read);
@@ -269,10 +272,10 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   } else {
     std::fill_n(bias, g.groups * columns_, Real(0));
   }
-  const int64_t tiles = parts_of(columns_, row_part_), parts = parts_of(depth_, kPacked);
-  parallel.for_each(g.groups * tiles * parts, [&](int64_t index, int) {
-    const int64_t row = index / parts % tiles * row_part_, first = index % parts * kPacked, group = index / parts / tiles;
-    pack_weights(buffers, group, {row, std::min(row + row_part_, columns_)}, {first, std::min(first + kPacked, depth_)},
+  const int64_t parts = parts_of(depth_, kPacked);
+  parallel.for_each(g.groups * row_tiles() * parts, [&](int64_t index, int) {
+    const int64_t group = index / parts / row_tiles();
+    pack_weights(buffers, group, rows_of(index / parts % row_tiles()), part(index % parts, kPacked, depth_),
                  weights + group * group_weights_);
   });
   // An infinity or NaN times the zeros around a plane would spoil positions that do not read it.
@@ -320,17 +323,17 @@ void Wide<Real>::pack_weights(const Buffers& buffers, int64_t group, Range colum
   const int64_t step = woven_ ? axis_[2].out_step : 1;
   visit(p_.type, [&](auto scalar) {
     const auto* of_group = static_cast<const decltype(scalar)*>(buffers.w) + group * p_.geometry.x_channels * p_.w.outer;
-    for (int64_t c = channels.begin; c < channels.end; ++c)
-      for (int64_t i = columns.begin; i < columns.end; ++i) {
-        const auto* from = of_group + c * depth_stride + i * column_stride;
-        for (const Phase& phase : phases_) {
-          const int64_t taps = int64_t(phase.weight_offsets.size()), rows = columns.size() * step, r = woven_ ? phase.r[2] : 0;
-          // Those of phases that are woven lie side by side from where the first one starts.
-          Real* to = packed + phase.packed - r * taps * depth_ * columns_ + columns.begin * step * depth_ * taps + c * rows +
-                     (i - columns.begin) * step + r;
-          for (int64_t t = 0; t < taps; ++t) to[t * depth_ * rows] = Real(widen(from[phase.weight_offsets[size_t(t)]]));
+    for (const Phase& phase : phases_) {
+      const int64_t taps = int64_t(phase.weight_offsets.size()), rows = columns.size() * step, r = woven_ ? phase.r[2] : 0;
+      // Those of phases that are woven lie side by side from where the first one starts.
+      Real* of_phase = packed + phase.packed - r * taps * depth_ * columns_ + columns.begin * step * depth_ * taps + r;
+      for (int64_t t = 0; t < taps; ++t)
+        for (int64_t c = channels.begin; c < channels.end; ++c) {
+          const auto* from = of_group + phase.weight_offsets[size_t(t)] + c * depth_stride + columns.begin * column_stride;
+          Real* to = of_phase + (t * depth_ + c) * rows;
+          for (int64_t i = 0; i < columns.size(); ++i) to[i * step] = Real(widen(from[i * column_stride]));
         }
-      }
+    }
   });
 }
 
@@ -344,8 +347,8 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
   int64_t extent[kAxes];  // of the results
   for (int a = 0; a < kAxes; ++a)
     extent[a] = std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent) - block.cell[a].begin * axis_[a].out_step;
-  for (int64_t m = 0; m < columns_; m += row_part_) {
-    const int64_t rows = std::min(row_part_, columns_ - m), most = tiles_->max_wide_vectors[rows];
+  for (int64_t tile = 0; tile < row_tiles(); ++tile) {
+    const int64_t m = rows_of(tile).begin, rows = rows_of(tile).size(), most = tiles_->max_wide_vectors[rows];
     for (int64_t j0 = 0; j0 < block.cell[0].size(); ++j0)
       for (size_t first = 0; first < phases_.size(); first += size_t(step)) {
         const int64_t o0 = j0 * axis_[0].out_step + phases_[first].r[0];
@@ -412,8 +415,8 @@ void Wide<Real>::multiply_woven(const Phase& phase, Range channels, const Real* 
                                 const Real* weights, const Real* bias, Real* line, Upcoming& next) const {
   const int64_t step = axis_[2].out_step, taps = int64_t(phase.offsets.size());
   thread_local std::vector<const Real*> tap_weights;
-  for (int64_t m = 0; m < columns_; m += row_part_) {
-    const int64_t rows = std::min(row_part_, columns_ - m) * step;
+  for (int64_t tile = 0; tile < row_tiles(); ++tile) {
+    const int64_t m = rows_of(tile).begin, rows = rows_of(tile).size() * step;
     tap_weights.clear();
     for (int64_t t = 0; t < taps; ++t) tap_weights.push_back(weights + phase.packed + (m * taps * step + t * rows) * depth_);
     tiles_->wide[rows][part]({in + channels.begin * planes_.size(), planes_.size(), channels.begin, channels.size(), taps,
@@ -428,8 +431,9 @@ template <class Real>
 void Wide<Real>::compute_rows(int64_t positions, const Real* rows, const Real* weights, const Real* bias, Real* results,
                               Upcoming& next) const {
   const int64_t vectors = parts_of(positions, lanes()), terms = int64_t(row_offsets_.size()), pitch = out_.channel, start = 0;
-  for (int64_t m = 0; m < columns_; m += row_part_) {
-    const int64_t height = std::min(row_part_, columns_ - m), count = parts_of(vectors, tiles_->max_wide_vectors[height]);
+  for (int64_t tile = 0; tile < row_tiles(); ++tile) {
+    const int64_t m = rows_of(tile).begin, height = rows_of(tile).size(),
+                  count = parts_of(vectors, tiles_->max_wide_vectors[height]);
     const Real* packed = weights + m * terms;
     for (int64_t i = 0, done = 0; i < count; ++i) {
       const int64_t part = (vectors - done) / (count - i), first = done * lanes();
