@@ -146,8 +146,10 @@ void add_products(const Tiles<Real>& tiles, int64_t rows, const OuterRun<Real>& 
 
 // Where more positions than kShared share the weights, copies of them lie tile by tile, as rows that are a multiple of a page
 // apart would meet in a few sets of the L1 cache. Rows of weights that are multiplied at a time then, all or parts of many, and
-// else; elements of them. (All 80 rows of a vocoder, k1024 s256: 0.82 of the time of 64 and 16.)
-inline constexpr int64_t kShared = 16, kRowsShared = 128, kRowsOfPart = 80, kRowsOfFew = 16, kPiece = 512;
+// else; elements of them. (All 80 rows of a vocoder, k1024 s256: 0.82 of the time of 64 and 16.) Of many rows so few that those
+// that are asked for meanwhile stay in L2, where rows a power of two apart share sets, too (1024 to 512 channels, k4 s2, 5x4 to
+// 7x7, from memory: 48 take 0.8 of the time of 80, from the cache 0.97 to 1.04).
+inline constexpr int64_t kShared = 16, kRowsShared = 128, kRowsOfPart = 48, kRowsOfFew = 16, kPiece = 512;
 inline int64_t rows_at_once(int64_t rows, int64_t positions, int64_t terms = 1) {
   if (positions <= kShared) return terms * kRowsOfFew;
   return rows <= terms * kRowsShared ? rows : round_up(even_part(rows, terms * kRowsOfPart), terms);
@@ -198,12 +200,13 @@ void multiply_rows(const Tiles<Real>& tiles, Type type, const void* weights, int
 // The same with lanes along positions, which are whole vectors and no more than a tile has: turned[n*positions + m] (+)= sum over
 // r < rows of weights[r*pitch + n] * a[r*positions + m]. Weights are read where they lie and once, however far apart their rows.
 inline constexpr int64_t kTurned = 64;  // elements of rows at a time
-// And rows: as many as what they are multiplied with leaves room for in L1 (48 positions, rows 16 KB apart: 0.93 of the time of
-// 48).
+// And rows: all, if what they are multiplied with leaves room for them in L1, else as above (2048 to 256 channels, k4 s2, 8x6,
+// from memory: 0.74 of the time of twice as many, from the cache 0.98).
 template <class Real>
-int64_t rows_turned(int64_t positions) {
-  constexpr int64_t kBytes = 24 << 10;
-  return std::min(kMaxTerms, kBytes / (positions * int64_t(sizeof(Real))));
+int64_t rows_turned(int64_t rows, int64_t positions) {
+  constexpr int64_t kBytes = 24 << 10, kOfPart = 64;
+  const int64_t most = std::min(kMaxTerms, kBytes / (positions * int64_t(sizeof(Real))));
+  return rows <= most ? rows : even_part(rows, std::min(kOfPart, most));
 }
 template <class Real>
 void multiply_turned(const Tiles<Real>& tiles, const Real* weights, int64_t pitch, int64_t rows, int64_t length, const Real* a,
