@@ -38,6 +38,7 @@ class PhaseSums {
     bool fresh, done;
   };
   void run(const Phase<Real>& phase, const PhasePanel<Real>& panel, const Pass& pass) const;
+  const Real* next_weights(const Phase<Real>& phase, const PhasePanel<Real>& panel, const Pass& pass) const;
   // Of a panel that fits L1: units of a tap, or of several taps together.
   int64_t slice(int64_t vectors) const;
   bool narrow() const { return bytes_of(type_) < int64_t(sizeof(Real)); }
