@@ -98,7 +98,8 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   zeros_part_ = layout_.shared(pitch_ * real);
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
   stage_part_ = layout_.per_thread(weights_.stage_bytes());
-  chunk_part_ = layout_.per_thread(in_turn_ ? most().points * sum.segments * sum.channels * width_ * real : 0);
+  chunk_part_ =
+      layout_.per_thread(in_turn_ ? most().points * WinogradPanels::chunk_pitch(sum.segments, sum.channels, width_) * real : 0);
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : rows_.box_bytes(block_.sample.size(), read));
   input_part_ = layout_.per_thread(input * pitch_ * real);
   products_part_ = layout_.per_thread(products * width_ * real);
@@ -219,7 +220,7 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
 std::string Winograd::packing() const {
   const Geometry& g = p_.geometry;
   std::string text = std::string(forward_ ? "Winograd's conv_transpose" : "Winograd's backward_data by points") + ", panels of " +
-                     std::to_string(width_) + " floats:";
+                     std::to_string(width_) + " floats, points a row apart:";
   const auto add = [&](int64_t v) { text += ' ' + std::to_string(v); };
   add(g.groups), add(depth_), add(columns_);
   for (int a = 0; a < kAxes; ++a) add(g.axis[a].w), add(most().axis[a].stride);

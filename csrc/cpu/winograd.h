@@ -56,6 +56,7 @@ class Winograd final : public Plan {
   struct PassWeights {
     const float* first;
     Range segments;
+    int64_t pitch;  // from one point to the next
   };
 
   bool accurate() const;  // as sums of the formula are

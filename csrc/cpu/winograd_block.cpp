@@ -28,11 +28,12 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, const float* we
       set_results(buffers, b, panel, scratch, pass);
       if (k == 0) fill_unreached(b, pass, bias + panel * width_);
       const float* of_index = weights + weights_.start(b.group, panel, k);
+      const int64_t of_point = weights_.point_pitch(summed(c), pass.vectors * lanes());
       for (pass.index = 0; pass.index < results(c); ++pass.index) {
         Upcoming next = results_ahead(pass);
-        multiply(buffers, pass, {of_index, {0, summed(c)}}, bias + panel * width_, scratch, next);
+        multiply(buffers, pass, {of_index, {0, summed(c)}, of_point}, bias + panel * width_, scratch, next);
         store_results(pass, scratch);
-        of_index += c.points * summed(c) * depth_ * pass.vectors * lanes();
+        of_index += c.points * of_point;
       }
       if (!in_place_output_ && k + 1 == classes_.size()) store_output(buffers, b, panel, scratch);
     }
@@ -69,7 +70,8 @@ void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* sc
         for (int64_t segment = 0; segment < summed(c); segment += sum.segments) {
           const Range segments{segment, std::min(segment + sum.segments, summed(c))};
           weights_.transform(pass.index, segments, panel, channels, stage, weights);
-          multiply(buffers, pass, {weights, segments}, bias + panel * width_, scratch, next);
+          const int64_t of_point = WinogradPanels::chunk_pitch(segments.size(), channels.size(), pass.vectors * lanes());
+          multiply(buffers, pass, {weights, segments, of_point}, bias + panel * width_, scratch, next);
         }
       }
     }
@@ -156,7 +158,7 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
   const int64_t count = parts_of(tiles, tiles_->max_chain_rows[pass.vectors]);
   const float* panels[kMaxTerms];
   for (int64_t point = 0; point < c.points; ++point) {
-    const float* of_point = weights.first + point * weights.segments.size() * channels * width;
+    const float* of_point = weights.first + point * weights.pitch;
     list_products(pass, point, scratch, out);
     for (int64_t first = 0; first < channels; first += sum.channels)
       for (int64_t segment = weights.segments.begin; segment < weights.segments.end; segment += sum.segments) {
@@ -173,7 +175,7 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
         const bool last_segments = segment + sum.segments >= weights.segments.end,
                    last = last_segments && first + sum.channels >= channels;
         const int64_t asks = some * parts_of(depth, kCacheLine / int64_t(sizeof(float)));
-        tile.soon = last            ? of_point + weights.segments.size() * channels * width
+        tile.soon = last            ? of_point + weights.pitch
                     : last_segments ? of_point + (first + sum.channels) * width
                                     : panels[0] + (some * channels + first) * width;
         tile.soon_step = round_up(some * depth * width * int64_t(sizeof(float)) / (count * asks), kCacheLine);

@@ -8,6 +8,11 @@
 #include "csrc/cpu/rounding.h"
 
 namespace torch_ext::cpu {
+namespace {
+
+constexpr int64_t kMostApartBytes = 8 << 20;  // of weights whose points are apart
+
+}  // namespace
 
 WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles,
                                int64_t channels, int64_t most_vectors)
@@ -19,11 +24,15 @@ WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles
       group_stride_(p.geometry.x_channels * p.w.outer) {
   const WeightsMatrix matrix = weights_matrix(p);
   depth_ = matrix.depth;
-  for (const WinogradTiles& c : classes) {
-    classes_.push_back({c.shape, c.points, c.summed(p.operation), c.tap_positions, of_vector_});
-    of_vector_ += int64_t(c.first_taps.size()) * c.points * depth_ * tiles.lanes;
-  }
   total_ = parts_of(matrix.columns, tiles.lanes);
+  int64_t rows = 0;
+  for (const WinogradTiles& c : classes) rows += int64_t(c.first_taps.size()) * c.points * depth_;
+  rows_apart_ = groups_ * total_ * rows * tiles.lanes * int64_t(sizeof(float)) <= kMostApartBytes ? 1 : 0;
+  for (const WinogradTiles& c : classes) {
+    const int64_t summed = c.summed(p.operation), results = int64_t(c.first_taps.size()) / summed;
+    classes_.push_back({c.shape, c.points, summed, c.tap_positions, of_vector_});
+    of_vector_ += results * c.points * point_pitch(summed, tiles.lanes);
+  }
   vectors_ = even_part(total_, most_vectors);
   count_ = parts_of(total_, vectors_);
   for (const int64_t panel : {int64_t(0), count_ - 1})
@@ -40,10 +49,11 @@ bool WinogradPanels::pack(const void* weights, const Parallel& parallel, const s
     if (!load(weights, group, panel, channels, stage(thread))) finite = false;
     for (size_t k = 0; k < classes_.size(); ++k) {
       const Class& c = classes_[k];
-      const int64_t width = vectors_of(panel) * tiles_->lanes, of_result = c.points * c.summed * depth_ * width;
+      const int64_t width = vectors_of(panel) * tiles_->lanes, of_result = c.points * point_pitch(c.summed, width);
       float* of_class = to + start(group, panel, k) + channels.begin * width;
       for (int64_t i = 0; i * c.summed < int64_t(c.positions.size()); ++i)
-        transform(c, i, {0, c.summed}, panel, channels.size(), stage(thread), of_class + i * of_result, depth_);
+        transform(c, i, {0, c.summed}, panel, channels.size(), stage(thread), of_class + i * of_result, depth_,
+                  point_pitch(c.summed, width));
     }
   });
   return finite;
@@ -57,17 +67,18 @@ bool WinogradPanels::load(const void* weights, int64_t group, int64_t panel, Ran
 
 void WinogradPanels::transform(int64_t index, Range segments, int64_t panel, Range channels, const float* stage,
                                float* to) const {
-  transform(classes_[0], index, segments, panel, channels.size(), stage, to, channels.size());
+  transform(classes_[0], index, segments, panel, channels.size(), stage, to, channels.size(),
+            chunk_pitch(segments.size(), channels.size(), vectors_of(panel) * tiles_->lanes));
 }
 
 void WinogradPanels::transform(const Class& c, int64_t index, Range segments, int64_t panel, int64_t channels, const float* stage,
-                               float* to, int64_t depth) const {
-  const int64_t width = vectors_of(panel) * tiles_->lanes, pitch = tap_pitch<float>(channels_, width);
+                               float* to, int64_t depth, int64_t pitch) const {
+  const int64_t width = vectors_of(panel) * tiles_->lanes, of_tap = tap_pitch<float>(channels_, width);
   for (int64_t segment = segments.begin; segment < segments.end; ++segment, to += depth * width) {
     const std::vector<int64_t>& positions = c.positions[size_t(index * c.summed + segment)];
     const float* rows[kMostPoints];
-    for (size_t t = 0; t < positions.size(); ++t) rows[t] = stage + positions[t] * pitch;
-    tiles_->winograd[c.shape].weights(rows, to, segments.size() * depth * width, channels * width);
+    for (size_t t = 0; t < positions.size(); ++t) rows[t] = stage + positions[t] * of_tap;
+    tiles_->winograd[c.shape].weights(rows, to, pitch, channels * width);
   }
 }
 
