@@ -84,10 +84,10 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   int64_t read[kAxes], written[kAxes], input = 0, products = 0, pointers = 0;
   grid_.most_read(block_, read), grid_.most_written(block_, written);
   for (const WinogradTiles& c : classes_) {
-    const int64_t tiles = c.cover(block_, grid_).tiles();
-    input = std::max(input, summed(c) * c.points * tiles);
-    products = std::max(products, (in_turn_ ? panels_per_item_ * results(c) : 1) * c.points * tiles);
-    pointers = std::max(pointers, (summed(c) + 1) * tiles);
+    const TileBlock tiles = c.cover(block_, grid_);
+    input = std::max(input, summed(c) * c.points * rows_of_point(tiles));
+    products = std::max(products, (in_turn_ ? panels_per_item_ * results(c) : 1) * c.points * rows_of_point(tiles));
+    pointers = std::max(pointers, (summed(c) + 1) * tiles.tiles());
   }
   const Sum sum = sum_of(most());
   const int64_t channels = in_turn_ ? sum.channels : depth_, real = sizeof(float);

@@ -46,11 +46,15 @@ class Winograd final : public Plan {
     float* origin;             // of its results: position 0 of sample 0, in the tensor or in a box
     Strides to;
     int64_t index;    // of the phase
-    float* products;  // [point][tile][n]
+    float* products;  // [point][tile][n], points rows_of_point apart
     bool add;         // to the results of other classes
 
     const Coordinates& phase() const { return of.first_taps[size_t(index * of.segments)]; }
   };
+
+  // Rows from one point of the input and of the products to the next: one more than there are tiles, as multiples of a page would
+  // put all points into the same sets of the L1 cache.
+  static int64_t rows_of_point(const TileBlock& tiles) { return tiles.tiles() + 1; }
 
   // Transformed weights of the channels of a pass and some of the segments that it sums over: weights[point][segment][c][n].
   struct PassWeights {

@@ -48,7 +48,7 @@ void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* sc
   const WinogradTiles& c = classes_[0];
   const Sum sum = sum_of(c);
   Pass pass{c, b, {}, {0, 0}, 0, 0, nullptr, {}, 0, nullptr, false};
-  const int64_t of_index = c.points * b.tiles() * width_;
+  const int64_t of_index = c.points * rows_of_point(b) * width_;
   const auto set_products = [&](int64_t panel) {
     pass.products = layout_.at<float>(scratch, products_part_) + ((panel - b.first_panel) * results(c) + pass.index) * of_index;
   };
@@ -106,7 +106,7 @@ bool Winograd::transform_input(const Buffers& buffers, const Pass& pass, std::by
   if (c.axes == 0) return true;  // it is taken as it is
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
   float* input = layout_.at<float>(scratch, input_part_);
-  const int64_t pitch = pass.tiles.tiles() * pitch_;
+  const int64_t pitch = rows_of_point(pass.tiles) * pitch_;
   alignas(64) float check[kMaxLanes] = {};
   for (int64_t segment = 0; segment < summed(c); ++segment) {
     float* to = input;
@@ -129,7 +129,7 @@ void Winograd::list_input(const Buffers& buffers, const Pass& pass, int64_t segm
     return c.each_points(pass.tiles, c.first_taps[size_t(segment)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
                          [&](const float* const* row) { *rows++ = *row; });
   const int64_t tiles = pass.tiles.tiles();
-  const float* row = layout_.at<float>(scratch, input_part_) + (segment * c.points + point) * tiles * pitch_;
+  const float* row = layout_.at<float>(scratch, input_part_) + (segment * c.points + point) * rows_of_point(pass.tiles) * pitch_;
   for (int64_t t = 0; t < tiles; ++t, row += pitch_) rows[t] = row;
 }
 
@@ -139,7 +139,7 @@ void Winograd::list_products(const Pass& pass, int64_t point, std::byte* scratch
     return pass.of.each_results(pass.tiles, pass.phase(), pass.origin, pass.to.outer, pass.to.axis,
                                 layout_.at<float>(scratch, nowhere_part_), [&](float* const* row) { *rows++ = *row; });
   const int64_t tiles = pass.tiles.tiles(), width = pass.vectors * lanes();
-  float* row = pass.products + point * tiles * width;
+  float* row = pass.products + point * rows_of_point(pass.tiles) * width;
   for (int64_t t = 0; t < tiles; ++t, row += width) rows[t] = row;
 }
 
@@ -257,7 +257,7 @@ void Winograd::fill_unreached(const Block& b, const Pass& pass, const float* bia
 // From the products.
 void Winograd::store_results(const Pass& pass, std::byte* scratch) const {
   if (pass.of.axes == 0) return;  // there already
-  const int64_t width = pass.vectors * lanes(), pitch = pass.tiles.tiles() * width;
+  const int64_t width = pass.vectors * lanes(), pitch = rows_of_point(pass.tiles) * width;
   const float* products = pass.products;
   float* nowhere = layout_.at<float>(scratch, nowhere_part_);
   pass.of.each_results(pass.tiles, pass.phase(), pass.origin, pass.to.outer, pass.to.axis, nowhere, [&](float* const* rows) {
