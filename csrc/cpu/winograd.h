@@ -52,10 +52,6 @@ class Winograd final : public Plan {
     const Coordinates& phase() const { return of.first_taps[size_t(index * of.segments)]; }
   };
 
-  // Rows from one point of the input and of the products to the next: one more than there are tiles, as multiples of a page would
-  // put all points into the same sets of the L1 cache.
-  static int64_t rows_of_point(const TileBlock& tiles) { return tiles.tiles() + 1; }
-
   // Transformed weights of the channels of a pass and some of the segments that it sums over: weights[point][segment][c][n].
   struct PassWeights {
     const float* first;

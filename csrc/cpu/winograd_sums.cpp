@@ -137,7 +137,7 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
   }
   int64_t x_rows = 0, y_rows = 0;
   for (const WinogradTiles& c : classes_) {
-    const int64_t rows = c.points * c.cover(block_, grid_).tiles();
+    const int64_t rows = c.points * rows_of_point(c.cover(block_, grid_));
     x_rows = std::max(x_rows, c.segments * rows), y_rows = std::max(y_rows, std::min(unit_phases_, c.phases()) * rows);
   }
   x_.transformed = layout_.per_thread(x_rows * x_.pitch * real);
@@ -264,26 +264,27 @@ RowView<float> WinogradSums::load(const Side& side, const Buffers& buffers, cons
   return view;
 }
 
-// x[segment][point][tile][c] and y[phase][point][tile][c] of some phases of a class in a block; returns whether all is finite.
+// x[segment][point][tile][c] and y[phase][point][tile][c], points rows_of_point apart, of some phases of a class in a block;
+// returns whether all is finite.
 bool WinogradSums::transform(const Buffers& buffers, const RowView<float>& x, const RowView<float>& y, const TileBlock& b,
                              const Unit& u, Range phases, std::byte* scratch) const {
   const WinogradTiles& c = classes_[phases_[size_t(phases.begin)].of_class];
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
   alignas(64) float check[kMaxLanes] = {};
   float* of_segment = layout_.at<float>(scratch, x_.transformed);
-  for (int64_t segment = 0; segment < c.segments; ++segment, of_segment += c.points * b.tiles() * x_.pitch) {
+  for (int64_t segment = 0; segment < c.segments; ++segment, of_segment += c.points * rows_of_point(b) * x_.pitch) {
     float* to = of_segment;
     c.each_points(b, c.first_taps[size_t(segment)], x.origin, x.sample, x.axis, zeros, [&](const float* const* rows) {
-      tiles_->winograd_input[c.axes](rows, to, b.tiles() * x_.pitch, channels(x_, u).size(), check);
+      tiles_->winograd_input[c.axes](rows, to, rows_of_point(b) * x_.pitch, channels(x_, u).size(), check);
       to += x_.pitch;
     });
   }
   float* of_phase = layout_.at<float>(scratch, y_.transformed);
-  for (int64_t phase = phases.begin; phase < phases.end; ++phase, of_phase += c.points * b.tiles() * y_.pitch) {
+  for (int64_t phase = phases.begin; phase < phases.end; ++phase, of_phase += c.points * rows_of_point(b) * y_.pitch) {
     float* to = of_phase;
     const Coordinates& k = c.first_taps[size_t(phases_[size_t(phase)].index * c.segments)];
     c.each_results(b, k, y.origin, y.sample, y.axis, zeros, [&](const float* const* rows) {
-      tiles_->winograd[c.shape].output_gradient(rows, to, b.tiles() * y_.pitch, channels(y_, u).size(), check);
+      tiles_->winograd[c.shape].output_gradient(rows, to, rows_of_point(b) * y_.pitch, channels(y_, u).size(), check);
       to += y_.pitch;
     });
   }
@@ -302,7 +303,7 @@ void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases,
     const int64_t of_x = segment * c.points + point, of_y = phase * c.points + point;
     float* to = products + ((phase * c.segments + segment) * c.points + point) * u.panel.size() * of_panel;
     for (int64_t first = 0; first < b.tiles(); first += kMaxTerms) {
-      OuterRun<float> run{x + (of_x * b.tiles() + first) * x_.pitch, y + (of_y * b.tiles() + first) * y_.pitch,
+      OuterRun<float> run{x + (of_x * rows_of_point(b) + first) * x_.pitch, y + (of_y * rows_of_point(b) + first) * y_.pitch,
                           std::min(b.tiles() - first, kMaxTerms)};
       OuterTile<float> tile{&run, 1, 0, 0, x_.pitch, y_.pitch, nullptr, 0, 0};
       if (swapped_) std::swap(run.a, run.b), std::swap(tile.a_pitch, tile.b_pitch);

@@ -97,6 +97,10 @@ struct TileBlock {
   int64_t tiles() const { return sample.size() * tile[0].size() * tile[1].size() * tile[2].size(); }
 };
 
+// Transformed rows of tiles from one point to the next: one more than there are, as multiples of a page would put all points into
+// the same sets of the L1 cache.
+inline int64_t rows_of_point(const TileBlock& block) { return block.tiles() + 1; }
+
 // What blocks are cut from: tiles of so many cells along each axis.
 struct WinogradGrid {
   WinogradAxis axis[kAxes];
