@@ -176,7 +176,7 @@ bool Winograd::accurate() const {
 bool Winograd::pays(double share) const {
   const int64_t channels = most().axes == kAxes ? kLeastChannelsOfVolume : kLeastChannels;
   if (columns_ < kLeastResults || depth_ < channels || !accurate()) return false;
-  return winograd_share(p_, classes_, lanes(), in_turn_ ? most().count(p_.geometry.batch) : room()) < share;
+  return winograd_share(p_, classes_, *tiles_, in_turn_ ? most().count(p_.geometry.batch) : room()) < share;
 }
 
 std::string Winograd::describe() const {

@@ -3,6 +3,8 @@
 // the times of 900 layers drawn at random, of 4 to 512 channels, along one, two and three axes, of all kinds of phases, in both
 // layouts. It misses by 8, 10 and 17 % along one, two and three axes, and by half as much again with 8 lanes (gradients of
 // weights there by 15, 19 and 26 %): what it chooses takes 2 to 3 % longer than the faster kernel always would.
+// Processors that multiply whole vectors of 16 are twice as far from their memory: on one, 160 layers so drawn set the prices of
+// weights along three axes, and of those that come late (2 % longer of conv_transpose, 4 of backward_data).
 #include "csrc/cpu/winograd_gate.h"
 
 #include <algorithm>
@@ -23,26 +25,33 @@ struct Prices {
 };
 using PricesOfAxes = Prices[kAxes];  // of one, two and three that are transformed
 constexpr PricesOfAxes kData = {{1.08, 5.2, 6.8, 3, 10, 0}, {1.09, 6.4, 6.6, 1, 3, 2.6}, {1.35, 7.2, 3.4, 1.5, 2, 4.5}};
+constexpr PricesOfAxes kDataOfWholeVectors = {kData[0], kData[1], {1.35, 7.2, 3.4, 6, 8, 4.5}};
 constexpr PricesOfAxes kDataOf8Lanes = {{1.11, 3, 13.8, 2.1, 2.1, 1.1}, {1.24, 5.9, 10.7, 0.2, 18, 3.6}, {1.84, 4, 2, 0, 0, 5.6}};
 constexpr PricesOfAxes kSums = {{1.07, 4.8, 4.9, 2.5, 2.5, 0}, {1.18, 5.2, 3.3, 2.7, 2.7, 0}, {1.5, 9.6, 6, 0.5, 0.5, 0}};
 constexpr PricesOfAxes kSumsOf8Lanes = {{1, 7.8, 6.7, 10.7, 10.7, 0}, {1.28, 6.9, 4.3, 5.8, 10, 0}, {1.53, 9.2, 5.7, 17, 17, 0}};
 constexpr double kFarBytes = 8 << 20;  // of transformed weights
+// Weights that do not stay in L2 come late for blocks of few tiles: as if each were multiplied with so many at least. (21 to 21
+// channels, k16 s8, 32x32, gradients of data: `gather` in 0.7 of the time.)
+constexpr double kLateBytes = 1 << 20, kTilesOfLate = 24;
 
-const PricesOfAxes& prices_of(const Problem& p, int64_t lanes) {
-  if (p.operation == Operation::backward_weights) return lanes < kMaxLanes ? kSumsOf8Lanes : kSums;
-  return lanes < kMaxLanes ? kDataOf8Lanes : kData;
+bool whole_vectors(const Tiles<float>& tiles) { return tiles.lanes == kMaxLanes && tiles.column_step == tiles.lanes; }
+
+const PricesOfAxes& prices_of(const Problem& p, const Tiles<float>& tiles) {
+  if (p.operation == Operation::backward_weights) return tiles.lanes < kMaxLanes ? kSumsOf8Lanes : kSums;
+  return tiles.lanes < kMaxLanes ? kDataOf8Lanes : whole_vectors(tiles) ? kDataOfWholeVectors : kData;
 }
 
 }  // namespace
 
-double winograd_share(const Problem& p, const std::vector<WinogradTiles>& classes, int64_t lanes, int64_t tiles_of_block) {
+double winograd_share(const Problem& p, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles_of_isa,
+                      int64_t tiles_of_block) {
   const Geometry& g = p.geometry;
-  const PricesOfAxes& prices = prices_of(p, lanes);
+  const PricesOfAxes& prices = prices_of(p, tiles_of_isa);
   const Prices& price = prices[classes[0].axes - 1];
   const bool sums = p.operation == Operation::backward_weights, backward = p.operation == Operation::backward_data;
   const double depth = double(backward ? g.y_channels : g.x_channels);
   const int64_t columns = backward ? g.x_channels : g.y_channels;
-  const double written = double(sums ? columns : round_up(columns, lanes));  // for a result
+  const double written = double(sums ? columns : round_up(columns, tiles_of_isa.lanes));  // for a result
   double products = 0, work = 0, weights = 0;
   for (const WinogradTiles& c : classes) {
     const double segments = double(c.first_taps.size()), summed = double(c.summed(p.operation)), points = double(c.points),
@@ -53,7 +62,8 @@ double winograd_share(const Problem& p, const std::vector<WinogradTiles>& classe
   }
   const double blocks = double(parts_of(classes[0].count(g.batch), tiles_of_block));
   const double once = p.prepacked ? 0 : weights * sizeof(float) > kFarBytes ? price.far : price.weight;
-  work += weights * (once + blocks * price.read);
+  const bool late = whole_vectors(tiles_of_isa) && !sums && blocks > 1 && weights * sizeof(float) > kLateBytes;
+  work += weights * (once + blocks * (price.read + (late ? std::max(kTilesOfLate - double(tiles_of_block), 0.) : 0)));
   return work / products / WinogradTiles::saved(g, backward ? p.operation : Operation::conv_transpose);
 }
 

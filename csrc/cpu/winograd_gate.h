@@ -14,7 +14,8 @@ bool winograd_allowed(const Problem& problem, Isa isa, const Request& request);
 
 // The time of `winograd` as a share of that of `gather`, or of `winograd_sums` as one of `outer`, by a model of what was
 // measured. Weights are read for each block of so many tiles of the phases with most taps; `winograd_sums` reads none.
-double winograd_share(const Problem& problem, const std::vector<WinogradTiles>& classes, int64_t lanes, int64_t tiles_of_block);
+double winograd_share(const Problem& problem, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles_of_isa,
+                      int64_t tiles_of_block);
 
 // What such a share must be below: of the time of direct kernels, or where six products in matrix registers compute float32,
 // which run at 1.15 to 2 times the speed of multiply-adds.

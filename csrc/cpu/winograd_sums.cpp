@@ -219,7 +219,7 @@ bool WinogradSums::pays(double share) const {
   const int64_t least = lanes() < kMaxLanes ? kLeastChannelsOf8Lanes : kLeastChannels;
   if (std::min(p_.geometry.x_channels, p_.geometry.y_channels) < least) return false;
   if (most().axes == kAxes && most().count(p_.geometry.batch) < kLeastTilesOfVolume) return false;
-  return winograd_share(p_, classes_, lanes(), most().count(p_.geometry.batch)) < share;
+  return winograd_share(p_, classes_, *tiles_, most().count(p_.geometry.batch)) < share;
 }
 
 std::string WinogradSums::describe() const {
