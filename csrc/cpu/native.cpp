@@ -39,9 +39,8 @@ constexpr int64_t kChannels = 64;  // of x that are brought in order at a time
 // the columns and of the rows of weights make up. Columns of backward_data that fit L2 are made once for all rows, also where
 // taps are many (k8 s4, 256 to 128 channels, 5x5: 0.75 of the time).
 constexpr int64_t kColumnBytes = 128 << 10, kFewColumnBytes = 512 << 10, kMostItems = 16;
-// Rows of weights at a time of backward_data, and elements of them. Of weights where they lie fewer rows come in
-// time where few positions share them (1024 to 512 channels, k4 s2, 4x4 to 5x4, from memory: 0.86 to 0.94 of the time;
-// 7x7: 1.05).
+// Rows of weights at a time of backward_data, and elements of them. Of weights where they lie fewer rows come in time where few
+// positions share them (1024 to 512 channels, k4 s2, 4x4 to 5x4, from memory: 0.86 to 0.94 of the time; 7x7: 1.05).
 constexpr int64_t kDotted = 32, kSlice = 1024, kDottedOfFew = 16, kFewPositions = 48;
 
 template <class In>

@@ -20,7 +20,7 @@ bool little_over_a_vector(const Problem& p, const Tiles<Real>& tiles) {
   const Geometry& g = p.geometry;
   const int64_t lanes = tiles.lanes;
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1, wide = lanes == kMaxLanes;
-  const int64_t quarters = planes && wide && tiles.column_step == lanes ? 6 : 5;
+  const int64_t quarters = planes && tiles.whole_vectors() ? 6 : 5;
   if (planes && wide && g.x_channels <= kFewPlanes) return false;
   return g.y_channels > lanes && g.y_channels <= lanes * quarters / 4 && g.x_positions() >= kManyPositions &&
          g.axis[kAxes - 1].x >= lanes && (planes || (wide && g.w_positions() > 1));

@@ -55,12 +55,12 @@ void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& pane
     }
 }
 
-// Of the taps that follow, or of the units that do, of the first ones; null after the last ones of a phase, and where these and
-// those of other panels stay in cache.
+// Of the taps that follow, or of the units that do, of the first ones; null after the last ones of a phase, where these and those
+// of other panels stay in cache, and for tiles that do not ask.
 template <class Real>
 const Real* PhaseSums<Real>::next_weights(const Phase<Real>& phase, const PhasePanel<Real>& panel, const Pass& pass) const {
   const int64_t width = panel.vectors * tiles_->lanes;
-  if (pass.taps == 0 || phase.taps * depth_ * width * int64_t(sizeof(Real)) < kFarBytes) return nullptr;
+  if (!tiles_->asks || pass.taps == 0 || phase.taps * depth_ * width * int64_t(sizeof(Real)) < kFarBytes) return nullptr;
   const bool same_units = pass.first_tap + pass.taps < phase.taps;
   const int64_t tap = same_units ? pass.first_tap + pass.taps : 0, unit = pass.first + (same_units ? 0 : pass.depth);
   return unit < depth_ ? panel.weights + phase.tap_index[tap] * panel.tap_pitch + unit * width : nullptr;
@@ -96,11 +96,8 @@ void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& pane
   const int64_t count = parts_of(phase.positions, tallest);
   // While these weights are used, the next ones are asked for, a share of them by each tile (2048 to 256 channels, k4 s2, 8x6,
   // packed ahead: 0.8 of the time).
-  const int64_t asks = pass.taps * parts_of(pass.depth * int64_t(sizeof(Real)), kCacheLine);
-  tile.soon = next_weights(phase, panel, pass);
-  if (tile.soon)
-    tile.soon_step =
-        round_up(pass.taps * pass.depth * panel.vectors * tiles_->lanes * int64_t(sizeof(Real)) / (count * asks), kCacheLine);
+  const Real* next = next_weights(phase, panel, pass);
+  const int64_t share = next ? tile.ask_for(next, panel.vectors * tiles_->lanes, count) : 0;
   for (int64_t i = 0, m = 0; i < count; ++i) {
     // Tiles of even height.
     const int64_t rows = std::min(round_up((phase.positions - m) / (count - i), tiles_->row_step), phase.positions - m);
@@ -109,7 +106,7 @@ void PhaseSums<Real>::run(const Phase<Real>& phase, const PhasePanel<Real>& pane
     tile.asked_results = pass.taps * pass.depth < kShortSum && m + 2 * rows <= phase.positions ? rows : 0;
     if (panel.ahead) panel.ahead->step();
     tiles_->gather[panel.vectors][rows](tile);
-    if (tile.soon) tile.soon = static_cast<const char*>(tile.soon) + asks * tile.soon_step;
+    tile.soon += share;
     tile.rows += rows;
     tile.out += rows;
     if (tile.narrow) tile.narrow += rows;

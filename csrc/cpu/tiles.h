@@ -49,9 +49,18 @@ struct GatherTile {
   int parts = 1, orders = 1;
   int64_t plane = 0;
   // Of tables that ask: what is to be read soon, in bytes. At every 64 bytes of a row the next step is asked for.
-  const void* soon = nullptr;
+  const char* soon = nullptr;
   int64_t soon_step = 0;
   int64_t asked_results = 0;  // rows from those of the tile to those whose results are asked for
+
+  // Has so many tiles like this one ask for the next weights, as many as these, of panels that wide: each for a share. Returns
+  // how far shares are apart.
+  int64_t ask_for(const Real* next, int64_t width, int64_t tiles) {
+    const int64_t asks = taps * parts_of(depth * int64_t(sizeof(Real)), kCacheLine);
+    soon = reinterpret_cast<const char*>(next);
+    soon_step = round_up(taps * depth * width * int64_t(sizeof(Real)) / (tiles * asks), kCacheLine);
+    return asks * soon_step;
+  }
 };
 
 // An outer-product tile: out[m*out_pitch + n] (+)= sum over runs r, p < count of a[r][p*a_pitch + m] * b[r][p*b_pitch + n], added
@@ -283,7 +292,9 @@ struct Tiles {
   int depth_step = 1;  // the depth of gather tiles is a multiple of it
   int row_step = 1;    // rows up to a multiple of it cost the same
   int column_step;     // and columns: the lanes of a vector, or half of them
-  bool asks = false;   // outer and wide tiles ask for `next`
+  // Of 16 lanes, on a processor that computes them at once.
+  bool whole_vectors() const { return lanes == kMaxLanes && column_step == lanes; }
+  bool asks = false;  // outer and wide tiles ask for `next`, gather tiles for `soon`
   // Before and after those tiles of a thread, where given (ForTiles).
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;

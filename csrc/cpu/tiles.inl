@@ -23,7 +23,7 @@ __attribute__((noinline)) void gather_sums(const GatherTile<typename V::Real>& t
   TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[k][m].clear();
   constexpr int64_t kLine = 64 / int64_t(sizeof(Real));
   int asked = 0;  // rows whose results have been asked for
-  const char* soon = static_cast<const char*>(t.soon);
+  const char* soon = t.soon;
   if constexpr (!kAsks<V>) {
     TORCH_EXT_UNROLL for (; asked < Rows; ++asked) prefetch_results<V, Vectors>(t, asked);
   }

@@ -145,8 +145,6 @@ void unweave(const typename V::Real* from, int64_t step, typename V::Real* to, i
     return unweave_cells<V, 3>(from, to, pitch, j, count);
   } else if (step == 4) {
     return unweave_cells<V, 4>(from, to, pitch, j, count);
-  } else if (step == 6) {
-    return unweave_cells<V, 6>(from, to, pitch, j, count);
   } else if (step == 8) {
     return unweave_cells<V, 8>(from, to, pitch, j, count);
   }
@@ -176,9 +174,10 @@ inline __attribute__((always_inline)) int64_t reals_to_line(const typename V::Re
 }
 
 // Runs along the side whose lines lie far apart, so that no more than a vector's worth of distant lines is open at a time: with
-// channel planes a power of two apart, more would evict each other. So many open lines are more than the processor follows by itself:
-// it is told what is read or written next. Whole cache lines of that side are moved at a time where its rows are a multiple of one
-// apart: one that a block leaves half done would be gone when the next block comes to it (planes of 84 KB, to memory: 0.75 of the time).
+// channel planes a power of two apart, more would evict each other. So many open lines are more than the processor follows by
+// itself: it is told what is read or written next. Whole cache lines of that side are moved at a time where its rows are a
+// multiple of one apart: one that a block leaves half done would be gone when the next block comes to it (planes of 84 KB, to
+// memory: 0.75 of the time).
 template <class V>
 void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t rows,
                     int64_t columns) {

@@ -52,9 +52,7 @@ class Wide final : public Plan {
   }
   // The tallest tiles of several vectors.
   int64_t tall_rows() const;
-  int64_t row_tiles() const { return parts_of(columns_, row_part_); }
-  // Of the result's channels, those of one of so many tiles.
-  Range rows_of(int64_t tile) const { return {columns_ * tile / row_tiles(), columns_ * (tile + 1) / row_tiles()}; }
+  int64_t row_tiles() const { return int64_t(rows_.size()); }
   int64_t items() const;
   Block block(int64_t index) const;
   Upcoming upcoming(const Buffers& buffers, int64_t index) const;
@@ -83,6 +81,7 @@ class Wide final : public Plan {
   Strides in_, out_;
   int64_t depth_, columns_;  // channels of a group that are summed over, and of the result
   int64_t row_part_;         // of the latter, of the tallest tile
+  std::vector<Range> rows_;  // and of each
   int64_t groups_;           // groups that share a box
   int64_t cells_[kAxes];     // of a block
   Planes<Real> planes_;
@@ -118,6 +117,8 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   unfolds_ = !forward && unfolding_pays();
   woven_ = weaves(p_);
   row_part_ = even_part(columns_, unfolds_ ? tall_rows() : woven_ ? woven_channels() : tiles_->max_wide_rows);
+  const int64_t row_tiles = parts_of(columns_, row_part_);
+  for (int64_t i = 0; i < row_tiles; ++i) rows_.push_back({columns_ * i / row_tiles, columns_ * (i + 1) / row_tiles});
   choose_blocks(threads);
   index_phases();
   const int64_t real = sizeof(Real);
@@ -275,7 +276,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   const int64_t parts = parts_of(depth_, kPacked);
   parallel.for_each(g.groups * row_tiles() * parts, [&](int64_t index, int) {
     const int64_t group = index / parts / row_tiles();
-    pack_weights(buffers, group, rows_of(index / parts % row_tiles()), part(index % parts, kPacked, depth_),
+    pack_weights(buffers, group, rows_[size_t(index / parts % row_tiles())], part(index % parts, kPacked, depth_),
                  weights + group * group_weights_);
   });
   // An infinity or NaN times the zeros around a plane would spoil positions that do not read it.
@@ -347,8 +348,8 @@ void Wide<Real>::compute(const Block& block, const Real* planes, const Real* wei
   int64_t extent[kAxes];  // of the results
   for (int a = 0; a < kAxes; ++a)
     extent[a] = std::min(block.cell[a].end * axis_[a].out_step, axis_[a].out_extent) - block.cell[a].begin * axis_[a].out_step;
-  for (int64_t tile = 0; tile < row_tiles(); ++tile) {
-    const int64_t m = rows_of(tile).begin, rows = rows_of(tile).size(), most = tiles_->max_wide_vectors[rows];
+  for (const Range& of_tile : rows_) {
+    const int64_t m = of_tile.begin, rows = of_tile.size(), most = tiles_->max_wide_vectors[rows];
     for (int64_t j0 = 0; j0 < block.cell[0].size(); ++j0)
       for (size_t first = 0; first < phases_.size(); first += size_t(step)) {
         const int64_t o0 = j0 * axis_[0].out_step + phases_[first].r[0];
@@ -415,8 +416,8 @@ void Wide<Real>::multiply_woven(const Phase& phase, Range channels, const Real* 
                                 const Real* weights, const Real* bias, Real* line, Upcoming& next) const {
   const int64_t step = axis_[2].out_step, taps = int64_t(phase.offsets.size());
   thread_local std::vector<const Real*> tap_weights;
-  for (int64_t tile = 0; tile < row_tiles(); ++tile) {
-    const int64_t m = rows_of(tile).begin, rows = rows_of(tile).size() * step;
+  for (const Range& of_tile : rows_) {
+    const int64_t m = of_tile.begin, rows = of_tile.size() * step;
     tap_weights.clear();
     for (int64_t t = 0; t < taps; ++t) tap_weights.push_back(weights + phase.packed + (m * taps * step + t * rows) * depth_);
     tiles_->wide[rows][part]({in + channels.begin * planes_.size(), planes_.size(), channels.begin, channels.size(), taps,
@@ -431,9 +432,8 @@ template <class Real>
 void Wide<Real>::compute_rows(int64_t positions, const Real* rows, const Real* weights, const Real* bias, Real* results,
                               Upcoming& next) const {
   const int64_t vectors = parts_of(positions, lanes()), terms = int64_t(row_offsets_.size()), pitch = out_.channel, start = 0;
-  for (int64_t tile = 0; tile < row_tiles(); ++tile) {
-    const int64_t m = rows_of(tile).begin, height = rows_of(tile).size(),
-                  count = parts_of(vectors, tiles_->max_wide_vectors[height]);
+  for (const Range& of_tile : rows_) {
+    const int64_t m = of_tile.begin, height = of_tile.size(), count = parts_of(vectors, tiles_->max_wide_vectors[height]);
     const Real* packed = weights + m * terms;
     for (int64_t i = 0, done = 0; i < count; ++i) {
       const int64_t part = (vectors - done) / (count - i), first = done * lanes();

@@ -174,18 +174,17 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
         // While these weights are used, the next ones are asked for.
         const bool last_segments = segment + sum.segments >= weights.segments.end,
                    last = last_segments && first + sum.channels >= channels;
-        const int64_t asks = some * parts_of(depth, kCacheLine / int64_t(sizeof(float)));
-        tile.soon = last            ? of_point + weights.pitch
-                    : last_segments ? of_point + (first + sum.channels) * width
-                                    : panels[0] + (some * channels + first) * width;
-        tile.soon_step = round_up(some * depth * width * int64_t(sizeof(float)) / (count * asks), kCacheLine);
+        const float* soon = last            ? of_point + weights.pitch
+                            : last_segments ? of_point + (first + sum.channels) * width
+                                            : panels[0] + (some * channels + first) * width;
+        const int64_t share = tile.ask_for(soon, width, count);
         for (int64_t i = 0, done = 0; i < count; ++i) {
           const int64_t height = (tiles - done) / (count - i);
           tile.next = i + 1 < count ? height : 0;
           next.step();
           tiles_->gather_chains[pass.vectors][height](tile);
           tile.rows += height, tile.out += height, done += height;
-          tile.soon = static_cast<const char*>(tile.soon) + asks * tile.soon_step;
+          tile.soon += share;
         }
       }
   }

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "csrc/cpu/rounding.h"
+#include "csrc/cpu/winograd_panels.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -29,16 +30,13 @@ constexpr PricesOfAxes kDataOfWholeVectors = {kData[0], kData[1], {1.35, 7.2, 3.
 constexpr PricesOfAxes kDataOf8Lanes = {{1.11, 3, 13.8, 2.1, 2.1, 1.1}, {1.24, 5.9, 10.7, 0.2, 18, 3.6}, {1.84, 4, 2, 0, 0, 5.6}};
 constexpr PricesOfAxes kSums = {{1.07, 4.8, 4.9, 2.5, 2.5, 0}, {1.18, 5.2, 3.3, 2.7, 2.7, 0}, {1.5, 9.6, 6, 0.5, 0.5, 0}};
 constexpr PricesOfAxes kSumsOf8Lanes = {{1, 7.8, 6.7, 10.7, 10.7, 0}, {1.28, 6.9, 4.3, 5.8, 10, 0}, {1.53, 9.2, 5.7, 17, 17, 0}};
-constexpr double kFarBytes = 8 << 20;  // of transformed weights
 // Weights that do not stay in L2 come late for blocks of few tiles: as if each were multiplied with so many at least. (21 to 21
 // channels, k16 s8, 32x32, gradients of data: `gather` in 0.7 of the time.)
 constexpr double kLateBytes = 1 << 20, kTilesOfLate = 24;
 
-bool whole_vectors(const Tiles<float>& tiles) { return tiles.lanes == kMaxLanes && tiles.column_step == tiles.lanes; }
-
 const PricesOfAxes& prices_of(const Problem& p, const Tiles<float>& tiles) {
   if (p.operation == Operation::backward_weights) return tiles.lanes < kMaxLanes ? kSumsOf8Lanes : kSums;
-  return tiles.lanes < kMaxLanes ? kDataOf8Lanes : whole_vectors(tiles) ? kDataOfWholeVectors : kData;
+  return tiles.lanes < kMaxLanes ? kDataOf8Lanes : tiles.whole_vectors() ? kDataOfWholeVectors : kData;
 }
 
 }  // namespace
@@ -61,8 +59,8 @@ double winograd_share(const Problem& p, const std::vector<WinogradTiles>& classe
     work += points * tiles * (price.input * summed * depth + price.result * segments / summed * written);
   }
   const double blocks = double(parts_of(classes[0].count(g.batch), tiles_of_block));
-  const double once = p.prepacked ? 0 : weights * sizeof(float) > kFarBytes ? price.far : price.weight;
-  const bool late = whole_vectors(tiles_of_isa) && !sums && blocks > 1 && weights * sizeof(float) > kLateBytes;
+  const double once = p.prepacked ? 0 : weights * sizeof(float) > double(kFarWeightsBytes) ? price.far : price.weight;
+  const bool late = tiles_of_isa.whole_vectors() && blocks > 1 && weights * sizeof(float) > kLateBytes;
   work += weights * (once + blocks * (price.read + (late ? std::max(kTilesOfLate - double(tiles_of_block), 0.) : 0)));
   return work / products / WinogradTiles::saved(g, backward ? p.operation : Operation::conv_transpose);
 }

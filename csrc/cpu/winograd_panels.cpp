@@ -8,11 +8,6 @@
 #include "csrc/cpu/rounding.h"
 
 namespace torch_ext::cpu {
-namespace {
-
-constexpr int64_t kMostApartBytes = 8 << 20;  // of weights whose points are apart
-
-}  // namespace
 
 WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles,
                                int64_t channels, int64_t most_vectors)
@@ -27,7 +22,7 @@ WinogradPanels::WinogradPanels(const Problem& p, const std::vector<WinogradTiles
   total_ = parts_of(matrix.columns, tiles.lanes);
   int64_t rows = 0;
   for (const WinogradTiles& c : classes) rows += int64_t(c.first_taps.size()) * c.points * depth_;
-  rows_apart_ = groups_ * total_ * rows * tiles.lanes * int64_t(sizeof(float)) <= kMostApartBytes ? 1 : 0;
+  rows_apart_ = groups_ * total_ * rows * tiles.lanes * int64_t(sizeof(float)) <= kFarWeightsBytes ? 1 : 0;
   for (const WinogradTiles& c : classes) {
     const int64_t summed = c.summed(p.operation), results = int64_t(c.first_taps.size()) / summed;
     classes_.push_back({c.shape, c.points, summed, c.tap_positions, of_vector_});

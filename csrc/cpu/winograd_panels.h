@@ -11,6 +11,8 @@
 
 namespace torch_ext::cpu {
 
+inline constexpr int64_t kFarWeightsBytes = 8 << 20;  // of transformed weights, which do not stay in any cache
+
 class WinogradPanels {
  public:
   // A stage holds so many channels, a panel at most so many vectors.
@@ -39,8 +41,8 @@ class WinogradPanels {
   bool pack(const void* weights, const Parallel& parallel, const std::function<float*(int thread)>& stage, float* to) const;
 
   // For some channels of a panel at a time: all of their taps, side by side in a stage, and from there, transformed, some of the
-  // segments that the first class sums over for result `index`, to[point][segment][c][n], points
-  // chunk_pitch apart.
+  // segments that the first class sums over for result `index`, to[point][segment][c][n],
+  // points chunk_pitch apart.
   int64_t stage_bytes() const { return kernel_ * tap_pitch<float>(channels_, width()) * int64_t(sizeof(float)); }
   bool load(const void* weights, int64_t group, int64_t panel, Range channels, float* stage) const;
   void transform(int64_t index, Range segments, int64_t panel, Range channels, const float* stage, float* to) const;
