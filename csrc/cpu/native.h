@@ -230,10 +230,10 @@ inline constexpr int64_t kWritten = 24;
 // Many weights from few positions take as long as memory does, which would read them all before they are written: from so many
 // bytes on, and up to so many positions, they go past the caches, in which they would not stay. So many rows at a time remain in
 // L1 until then.
-inline constexpr int64_t kStreamedBytes = 4 << 20, kStreamedPositions = 4, kStreamed = 8;
+inline constexpr int64_t kStreamedWeightBytes = 4 << 20, kStreamedPositions = 4, kStreamed = 8;
 inline bool streams_weights(const Problem& p) {
   const Geometry& g = p.geometry;
-  return g.w_size() * bytes_of(p.type) >= kStreamedBytes && g.batch * g.x_positions() <= kStreamedPositions;
+  return g.w_size() * bytes_of(p.type) >= kStreamedWeightBytes && g.batch * g.x_positions() <= kStreamedPositions;
 }
 
 // A piece of a row of weights, rounded; `streams`: past the caches (Tiles::stream).

@@ -27,8 +27,6 @@ namespace torch_ext::cpu {
 namespace {
 
 constexpr int64_t kItems = 16;  // to aim for, of each thread of some
-// A result of so many bytes does not stay in the caches, and takes half of the time where these need not read it first.
-constexpr int64_t kStreamedBytes = 16 << 20;
 // Of the sums of backward_data, which then stay in the L2 cache, and of lines of y that they take at once, in that of L1.
 constexpr int64_t kSumsBytes = 256 << 10, kBlockBytes = 16 << 10;
 
@@ -138,7 +136,7 @@ Patches<Real>::Patches(const Problem& problem, Isa isa, int threads)
   positions_ = {std::min<int64_t>(cells_.begin - parts_of(line_.w, stride) + 1, 0), std::max(line_.x, cells_.end)};
   phases_ = alike_phases(line_, width());
   ones_.assign(std::max<int64_t>(kMaxRows, tiles_->lanes), Real(1));
-  streams_ = p_.operation == Operation::conv_transpose && g.y_size() * bytes_of(p_.type) >= kStreamedBytes &&
+  streams_ = p_.operation == Operation::conv_transpose && g.y_size() * bytes_of(p_.type) >= kStreamedResultBytes &&
              bytes_of(p_.type) == real && p_.y.axis[2] == 1;
 
   const bool data = p_.operation == Operation::backward_data, weights = p_.operation == Operation::backward_weights;

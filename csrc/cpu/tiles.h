@@ -103,7 +103,8 @@ struct RowsTile {
 // A wide tile, lanes along positions: out[m*out_pitch + p] = init[m] (a null `init`: what `out` holds) + sum over t < taps, c <
 // depth of weights[t][(first + c)*rows + m] * in[c*in_pitch + offsets[t] + p] for m < rows of the tile and p < columns <= vectors
 // * lanes; `out` has room for whole vectors. With a `step` of 2 or 4 so many rows one after the other are woven into a line:
-// out[m/step*out_pitch + p*step + m%step] = init[m/step] + ..., and `out` need have no more room. Tables of matrices read
+// out[m/step*out_pitch + p*step + m%step] = init[m/step] + ..., and `out` need have no more room; where lines begin with cache
+// lines and `init` is given they may go past the caches (`streams`, publish_streamed). Tables of matrices read
 // weights[t][m*weights_pitch + first + c]; there, `step` is 1, `depth` a multiple of depth_step, `init` zeros, and weights, `in`
 // and `out` are there up to 16 rows and whole vectors.
 inline constexpr int kWideRows = 16, kWideVectors = 12;
@@ -120,6 +121,7 @@ struct WideTile {
   int64_t weights_pitch = 0;
   Upcoming* next = nullptr;  // of tables that ask: a step for every kAskedChannels of depth
   int64_t step = 1;
+  bool streams = false;
 };
 
 // Lines of an overlap-add, or parts of them: to[l*to_pitch + j*step + r] = init + sum over the taps of phase r, of those for
@@ -358,7 +360,9 @@ struct Tiles {
   void (*stream)(const void* from, void* to, int64_t bytes);
 };
 
-// After Tiles::stream, before another thread reads what this one wrote.
+// A result of so many bytes does not stay in the caches: depthwise planes take half of the time where these need not read it first.
+inline constexpr int64_t kStreamedResultBytes = 16 << 20;
+// After Tiles::stream or tiles that do the same, before another thread reads what this one wrote.
 inline void publish_streamed() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 // While it lives, its thread may call gather, outer and wide tiles.

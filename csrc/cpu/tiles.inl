@@ -137,6 +137,12 @@ inline __attribute__((always_inline)) void store_woven(const WideTile<typename V
     TORCH_EXT_UNROLL for (int k = 0; k < Step; ++k) {
       const int64_t at = (v * Step + k) * V::lanes, left = t.columns * Step - at;
       auto* to = t.out + line * t.out_pitch + at;
+      if constexpr (requires { &V::stream; }) {
+        if (t.streams && left >= V::lanes) {
+          V::stream(to, V::add(init, woven[k]));
+          continue;
+        }
+      }
       if (v < Vectors - 1) {
         V::store(to, V::add(t.init ? init : V::load(to), woven[k]));
       } else if (left > 0) {
@@ -194,7 +200,7 @@ __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
     for (int64_t v = 0; v < Vectors * t.step; ++v) __builtin_prefetch(t.out + line * t.out_pitch + v * V::lanes, 1);
   };
   // Woven results go to memory: it is asked for them, one line after the other.
-  const int lines = t.step > 1 && t.init ? int(Rows / t.step) : 0;
+  const int lines = t.step > 1 && t.init && !t.streams ? int(Rows / t.step) : 0;
   if constexpr (kAsks<V>) {
     const int64_t some = t.next ? kAskedChannels : t.depth;
     int line = 0;

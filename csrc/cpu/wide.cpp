@@ -93,6 +93,7 @@ class Wide final : public Plan {
   std::vector<int64_t> row_offsets_;  // of taps and channels in planes
   bool in_place_output_;              // lines of the result are woven right into the tensor
   bool woven_;                        // by the tiles: rows of one are all phases of the innermost axis, of some channels
+  bool streams_;                      // those of a large result
   int64_t group_weights_;             // packed for one group: of the taps that reach a position, and no others
   int64_t line_;                      // cells of a flattened plane, in whole vectors
   std::vector<Phase> phases_;
@@ -116,6 +117,7 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   in_place_output_ = bytes_of(p_.type) == int64_t(sizeof(Real)) && (out_.axis[2] == 1 || axis_[2].out_extent == 1);
   unfolds_ = !forward && unfolding_pays();
   woven_ = weaves(p_);
+  streams_ = woven_ && g.y_size() * bytes_of(p_.type) >= kStreamedResultBytes;
   row_part_ = even_part(columns_, unfolds_ ? tall_rows() : woven_ ? woven_channels() : tiles_->max_wide_rows);
   const int64_t row_tiles = parts_of(columns_, row_part_);
   for (int64_t i = 0; i < row_tiles; ++i) rows_.push_back({columns_ * i / row_tiles, columns_ * (i + 1) / row_tiles});
@@ -313,6 +315,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
              : compute(block, of_planes, of_weights, of_bias, layout_.at<Real>(scratch, lines_part_), of_results, strides, next);
     }
     if (!in_place_output_) store(buffers, block, first, count, results);
+    if (streams_) publish_streamed();
   });
 }
 
@@ -415,6 +418,8 @@ template <class Real>
 void Wide<Real>::multiply_woven(const Phase& phase, Range channels, const Real* in, int64_t part, int64_t positions,
                                 const Real* weights, const Real* bias, Real* line, Upcoming& next) const {
   const int64_t step = axis_[2].out_step, taps = int64_t(phase.offsets.size());
+  const bool begin_lines = reinterpret_cast<uintptr_t>(line) % kCacheLine == 0 && out_.channel * sizeof(Real) % kCacheLine == 0;
+  const bool streams = streams_ && channels.size() == depth_ && begin_lines;
   thread_local std::vector<const Real*> tap_weights;
   for (const Range& of_tile : rows_) {
     const int64_t m = of_tile.begin, rows = of_tile.size() * step;
@@ -422,7 +427,7 @@ void Wide<Real>::multiply_woven(const Phase& phase, Range channels, const Real* 
     for (int64_t t = 0; t < taps; ++t) tap_weights.push_back(weights + phase.packed + (m * taps * step + t * rows) * depth_);
     tiles_->wide[rows][part]({in + channels.begin * planes_.size(), planes_.size(), channels.begin, channels.size(), taps,
                               phase.offsets.data(), tap_weights.data(), channels.begin ? nullptr : bias + m,
-                              line + m * out_.channel, out_.channel, positions, 0, tiles_->asks ? &next : nullptr, step});
+                              line + m * out_.channel, out_.channel, positions, 0, tiles_->asks ? &next : nullptr, step, streams});
     if (!tiles_->asks) next.step();
   }
 }

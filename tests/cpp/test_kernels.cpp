@@ -54,6 +54,8 @@ TEST(Streams, AreExact) {
                         parse_case("many_weights n2 g2 c520:260 i1x1 k4x4 s2x2 d1x1 pb1x1 pe1x1 op0x0"));
   expect_exact_integers("patches", Operation::conv_transpose,
                         parse_case("large_planes n1 g5 c5:5 i58x17 k18x18 s17x57 d1x1 pb1x1 pe1x0 op0x0"));
+  expect_exact_integers("wide", Operation::conv_transpose,
+                        parse_case("long_lines n1 g1 c64:2 i9x2056 k1x2 s64x2 d1x1 pb0x0 pe0x0 op0x0"));
 }
 
 // Lines of y so long that they are taken one by one, of which some meet no line of the kernel.
