@@ -12,6 +12,7 @@
 #include "csrc/cpu/overlap_gate.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles.h"
+#include "csrc/cpu/wide_times.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -135,8 +136,11 @@ bool native_is_faster(const Problem& p, const Request& request, bool pairs) {
   if (p.w.channel == 1 && columns * (p.type == Type::f64 ? 8 : 4) > kMostColumnBytes) return false;
   const Prices& prices = prices_of(p, request.isa, pairs);
   const Counts counts(g);
-  return time_of_native(p, counts, prices) <
-         (overlap ? time_of_overlap(p, counts, request.isa, prices) : time_of_gather(p, counts, request.isa, prices));
+  const double of_gather = time_of_gather(p, counts, request.isa, prices);
+  double of_other = overlap ? time_of_overlap(p, counts, request.isa, prices) : of_gather;
+  if (const auto times = wide_times(p, request); times && times->beats(times->gather))
+    of_other = std::min(of_other, of_gather * times->wide / times->gather);
+  return time_of_native(p, counts, prices) < of_other;
 }
 
 }  // namespace torch_ext::cpu

@@ -5,8 +5,8 @@
 
 namespace torch_ext::cpu {
 
-// Whether it takes less than `gather`, or than `overlap` where that would be chosen, by a model of what was measured; in tiles of
-// reals or of pairs of bf16.
+// Whether it takes less than `gather`, or than `overlap` or `wide` where these would be chosen, by a model of what was measured;
+// in tiles of reals or of pairs of bf16.
 bool native_is_faster(const Problem& problem, const Request& request, bool pairs);
 
 }  // namespace torch_ext::cpu

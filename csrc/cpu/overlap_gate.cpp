@@ -3,6 +3,7 @@
 
 #include "csrc/cpu/gather.h"
 #include "csrc/cpu/rounding.h"
+#include "csrc/cpu/wide_times.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -75,7 +76,9 @@ bool overlap_pays(const Problem& p, const Tiles<typename Operand<In>::Real>& til
   const int64_t quarters = !pairs && g.x_positions() >= kManyPositions ? 3 : 2;
   const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) || (!pairs && little_over_a_vector(p, tiles));
   const bool deep = g.x_channels >= kMinDepth || sums_many_taps(p, tiles);
-  return few && deep && !side_by_side && !short_sums<In>(p, tiles) && !gather_takes_matrices(p, request);
+  if (!few || !deep || side_by_side || short_sums<In>(p, tiles) || gather_takes_matrices(p, request)) return false;
+  const std::optional<WideTimes> times = wide_times(p, request);
+  return !times || !times->beats(times->overlap);
 }
 
 template bool overlap_pays<float>(const Problem&, const Tiles<float>&, const Request&);

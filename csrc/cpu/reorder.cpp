@@ -11,6 +11,7 @@
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/scratch.h"
 #include "csrc/cpu/tiles.h"
+#include "csrc/cpu/wide_times.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -208,6 +209,7 @@ bool planes_pay(const Problem& p, const Request& request) {
   const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
+  if (const auto times = wide_times(p, request); times && times->beats(times->fold)) return false;
   return few || vectors_multiply_pairs(p.type, request.isa) || line.stride >= kLongStride ||
          (line.stride >= kStrideOfTwoTaps && line.w / 2 >= line.stride);
 }

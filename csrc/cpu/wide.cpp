@@ -13,6 +13,7 @@
 #include "csrc/cpu/scratch.h"
 #include "csrc/cpu/upcoming.h"
 #include "csrc/cpu/wide_gate.h"
+#include "csrc/cpu/wide_lines.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -43,7 +44,6 @@ class Wide final : public Plan {
   };
 
   void choose_blocks(int threads);
-  int64_t lines_at_once(int64_t most, int64_t width) const;
   void index_phases();
   bool unfolding_pays() const;
   int64_t woven_channels() const;
@@ -172,34 +172,6 @@ int64_t Wide<Real>::tall_rows() const {
   return rows;
 }
 
-// So many lines of cells of up to `most`, so wide, that the least is computed for nothing, between lines and in vectors beyond
-// them; brought to planes by two blocks; and read again, of the weights, by each block. Lines of phases wait until they are
-// woven, many of them in L2, from where long strides fetch them slowly. (21 to 21 channels, 32x32, k12 s6: one line at a time
-// takes 0.8 of the time of two; 20x20, k16 s8: three 0.75 of one; 16x16, k64 s32, weights of 7 MB: eight 0.12 of an eighth of
-// one.)
-template <class Real>
-int64_t Wide<Real>::lines_at_once(int64_t most, int64_t width) const {
-  constexpr int64_t kNearBytes = 1 << 20, kWaitingBytes = 24 << 10, kLongStride = 4;
-  constexpr double kNear = 0.25, kFar = 1.6, kBrought = 4, kFetched = 10, kTile = 150;  // in products of vectors
-  const int64_t pitch = width + plane_axis_[2].q_max - plane_axis_[2].q_min, shared = plane_axis_[1].q_max - plane_axis_[1].q_min;
-  const int64_t step = axis_[2].out_step, phases = axis_[0].out_step * axis_[1].out_step * step;
-  const int64_t weights = depth_ * columns_ * p_.geometry.w_positions(), real = sizeof(Real);
-  int64_t best = 1;
-  double least = 0;
-  for (int64_t lines = 1; lines <= most; ++lines) {
-    const int64_t vectors = parts_of((lines - 1) * pitch + width, lanes());
-    const int64_t tiles = phases * row_tiles() * parts_of(vectors, tiles_->max_wide_vectors[row_part_]);
-    const bool fetched = step >= kLongStride && step * row_part_ * vectors * lanes() * real > kWaitingBytes;
-    const double block = double(weights * vectors) + kTile * double(tiles) +
-                         (fetched ? kFetched * double(phases * columns_ * vectors) : 0) +
-                         kBrought * double(depth_ * (lines + shared) * parts_of(pitch, lanes())) +
-                         (weights * real > kNearBytes ? kFar : kNear) * double(weights);
-    const double all = block * double(parts_of(axis_[1].cells, lines));
-    if (lines == 1 || all < least) best = lines, least = all;
-  }
-  return best;
-}
-
 template <class Real>
 void Wide<Real>::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
@@ -212,16 +184,18 @@ void Wide<Real>::choose_blocks(int threads) {
     out_per_cell *= axis_[a].out_step;
     cells *= axis_[a].cells;
   }
+  // Lines that are woven go where they belong, so that there need not be room for those of all phases.
   const bool by_lines = in_place_output_ && !woven_ && !unfolds_ && axis_[2].out_step > 1;
-  if (by_lines) out_per_cell = axis_[2].out_step * row_part_;
+  const WideLines lines(*tiles_, axis_, plane_axis_, depth_, columns_, row_part_);
   if (unfolds_) in_per_cell = std::max(in_per_cell, depth_ * g.w_positions());
-  const int64_t cell_bytes = groups_ * (woven_ ? in_per_cell : std::max(in_per_cell, out_per_cell)) * int64_t(sizeof(Real));
+  const int64_t reals = woven_ ? in_per_cell : std::max(in_per_cell, out_per_cell);
+  const int64_t cell_bytes = groups_ * (by_lines ? lines.bytes() : reals * int64_t(sizeof(Real)));
   int64_t limit = std::max<int64_t>(1, kWideBoxBytes / cell_bytes);
   const double flops = 2.0 * double(cells) * double(g.groups * columns_ * depth_) * double(g.w_positions());
   const int64_t wanted = threads > 1 ? std::min<int64_t>(int64_t(flops / kItemFlops), 2 * threads) : 1;
   for (;; limit = std::max(kMinCells, limit * 7 / 8)) {
     cut_axes([&](int a) { return axis_[a].cells; }, limit, cells_);
-    if (by_lines) cells_[1] = lines_at_once(cells_[1], cells_[2]);
+    if (by_lines) cells_[1] = lines.at_once(cells_[1], cells_[2]);
     if (limit <= kMinCells || (items() >= wanted && shared_evenly(items(), flops, threads))) break;
   }
   planes_ = Planes<Real>(*tiles_, p_.type, axis_, plane_axis_, in_, cells_);

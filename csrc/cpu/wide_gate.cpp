@@ -6,6 +6,7 @@
 #include "csrc/cpu/planes.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/tiles.h"
+#include "csrc/cpu/wide_times.h"
 
 namespace torch_ext::cpu {
 namespace {
@@ -161,7 +162,8 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
   const bool short_rows = !forward && !by_pairs && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
-  const bool kept = forward && planes && !pairs && beats_gather(p, isa);
+  const std::optional<WideTimes> times = wide_times(p, request);
+  const bool kept = times ? times->beats(times->gather) : forward && planes && !pairs && beats_gather(p, isa);
   const bool few_inputs = short_sums(p, isa, pairs && planes);
   return (few_results(p, isa, planes) && !by_pairs) || short_rows || kept || few_inputs || narrow_groups(p, planes, pairs) ||
          positions_suit(p, request.isa);

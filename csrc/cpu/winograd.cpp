@@ -31,6 +31,7 @@
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/wide_times.h"
 #include "csrc/cpu/winograd_gate.h"
 
 namespace torch_ext::cpu {
@@ -253,7 +254,10 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request, bo
   auto plan = std::make_shared<Winograd>(p, std::move(classes), isa, request.threads, in_turn);
   if (in_turn && !plan->fits_at_once(1)) return nullptr;
   const bool matrices = isa == Isa::avx512 && gather_takes_matrices(p, request);
-  return request.by_name || plan->pays(matrices ? kWinogradPaysByMatrices : kWinogradPays) ? plan : nullptr;
+  if (request.by_name) return plan;
+  double share = matrices ? kWinogradPaysByMatrices : kWinogradPays;
+  if (const auto times = wide_times(p, request)) share *= std::min(1., times->wide / times->gather);
+  return plan->pays(share) ? plan : nullptr;
 }
 
 }  // namespace

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether `wide` is the fastest kernel that packs weights for conv_transpose of planes.
+#pragma once
+#include <optional>
+
+#include "csrc/cpu/kernels.h"
+
+namespace torch_ext::cpu {
+
+// In nanoseconds, of which only the ratios matter.
+struct WideTimes {
+  double wide, gather, overlap, fold;  // fold: by `reorder`
+  // Whether `wide` is faster than what would be chosen, and then chosen itself.
+  bool beats(double other) const { return wide < other && wide < gather; }
+};
+
+// Of floats, by a model of what was measured, which knows none of the rest: groups, channels side by side, what tiles weave.
+std::optional<WideTimes> wide_times(const Problem& problem, const Request& request);
+
+}  // namespace torch_ext::cpu
