@@ -360,7 +360,8 @@ struct Tiles {
   void (*stream)(const void* from, void* to, int64_t bytes);
 };
 
-// A result of so many bytes does not stay in the caches: depthwise planes take half of the time where these need not read it first.
+// A result of so many bytes does not stay in the caches: depthwise planes take half of the time where these need not read it
+// first.
 inline constexpr int64_t kStreamedResultBytes = 16 << 20;
 // After Tiles::stream or tiles that do the same, before another thread reads what this one wrote.
 inline void publish_streamed() { std::atomic_thread_fence(std::memory_order_seq_cst); }

@@ -3,8 +3,9 @@
 // the times of 900 layers drawn at random, of 4 to 512 channels, along one, two and three axes, of all kinds of phases, in both
 // layouts. It misses by 8, 10 and 17 % along one, two and three axes, and by half as much again with 8 lanes (gradients of
 // weights there by 15, 19 and 26 %): what it chooses takes 2 to 3 % longer than the faster kernel always would.
-// Processors that multiply whole vectors of 16 are twice as far from their memory: on one, 160 layers so drawn set the prices of
-// weights along three axes, and of those that come late (2 % longer of conv_transpose, 4 of backward_data).
+// Processors that multiply whole vectors of 16 are twice as far from their memory, and have prices of their own, of 550 such
+// layers of 3 to 512 channels: it misses by 8, 15 and 15 %, and chooses what takes 1 % longer, of gradients of weights 1.5 (by
+// the other prices 2 and 5 %).
 #include "csrc/cpu/winograd_gate.h"
 
 #include <algorithm>
@@ -21,22 +22,25 @@ namespace {
 struct Prices {
   double product;        // a multiply-add
   double input, result;  // a number to transform: of the input, or of x; of the results, in whole vectors, or of y
-  double weight, far;    // a transformed weight, once a call, where all of them stay in cache, and where not;
-  double read;           // and for each block that reads it
+  double weight, far;    // a transformed weight, and the block that reads it, where all of them stay in cache, and where not;
+  double read;           // and for each further block that reads it, or for the first one where it has been transformed ahead
 };
 using PricesOfAxes = Prices[kAxes];  // of one, two and three that are transformed
-constexpr PricesOfAxes kData = {{1.08, 5.2, 6.8, 3, 10, 0}, {1.09, 6.4, 6.6, 1, 3, 2.6}, {1.35, 7.2, 3.4, 1.5, 2, 4.5}};
-constexpr PricesOfAxes kDataOfWholeVectors = {kData[0], kData[1], {1.35, 7.2, 3.4, 6, 8, 4.5}};
-constexpr PricesOfAxes kDataOf8Lanes = {{1.11, 3, 13.8, 2.1, 2.1, 1.1}, {1.24, 5.9, 10.7, 0.2, 18, 3.6}, {1.84, 4, 2, 0, 0, 5.6}};
+constexpr PricesOfAxes kData = {{1.08, 5.2, 6.8, 3, 10, 0}, {1.09, 6.4, 6.6, 3.6, 5.6, 2.6}, {1.35, 7.2, 3.4, 6, 6.5, 4.5}};
+constexpr PricesOfAxes kDataOfWholeVectors = {
+    {1.05, 8.2, 10, 10, 10, 3}, {1.17, 6.8, 6.8, 7, 7, 6.5}, {1.17, 7.2, 8.2, 18, 18, 10}};
+constexpr PricesOfAxes kDataOf8Lanes = {
+    {1.11, 3, 13.8, 3.2, 3.2, 1.1}, {1.24, 5.9, 10.7, 3.8, 21.6, 3.6}, {1.84, 4, 2, 5.6, 5.6, 5.6}};
 constexpr PricesOfAxes kSums = {{1.07, 4.8, 4.9, 2.5, 2.5, 0}, {1.18, 5.2, 3.3, 2.7, 2.7, 0}, {1.5, 9.6, 6, 0.5, 0.5, 0}};
+constexpr PricesOfAxes kSumsOfWholeVectors = {
+    {1.09, 6.9, 7.6, 9.8, 9.8, 0}, {1.31, 3.3, 11.2, 6.1, 0.2, 0}, {1.42, 7.8, 10.7, 12.2, 12.2, 0}};
 constexpr PricesOfAxes kSumsOf8Lanes = {{1, 7.8, 6.7, 10.7, 10.7, 0}, {1.28, 6.9, 4.3, 5.8, 10, 0}, {1.53, 9.2, 5.7, 17, 17, 0}};
-// Weights that do not stay in L2 come late for blocks of few tiles: as if each were multiplied with so many at least. (21 to 21
-// channels, k16 s8, 32x32, gradients of data: `gather` in 0.7 of the time.)
-constexpr double kLateBytes = 1 << 20, kTilesOfLate = 24;
 
 const PricesOfAxes& prices_of(const Problem& p, const Tiles<float>& tiles) {
-  if (p.operation == Operation::backward_weights) return tiles.lanes < kMaxLanes ? kSumsOf8Lanes : kSums;
-  return tiles.lanes < kMaxLanes ? kDataOf8Lanes : tiles.whole_vectors() ? kDataOfWholeVectors : kData;
+  const bool sums = p.operation == Operation::backward_weights;
+  if (tiles.lanes < kMaxLanes) return sums ? kSumsOf8Lanes : kDataOf8Lanes;
+  if (tiles.whole_vectors()) return sums ? kSumsOfWholeVectors : kDataOfWholeVectors;
+  return sums ? kSums : kData;
 }
 
 }  // namespace
@@ -59,9 +63,8 @@ double winograd_share(const Problem& p, const std::vector<WinogradTiles>& classe
     work += points * tiles * (price.input * summed * depth + price.result * segments / summed * written);
   }
   const double blocks = double(parts_of(classes[0].count(g.batch), tiles_of_block));
-  const double once = p.prepacked ? 0 : weights * sizeof(float) > double(kFarWeightsBytes) ? price.far : price.weight;
-  const bool late = tiles_of_isa.whole_vectors() && blocks > 1 && weights * sizeof(float) > kLateBytes;
-  work += weights * (once + blocks * (price.read + (late ? std::max(kTilesOfLate - double(tiles_of_block), 0.) : 0)));
+  const double once = p.prepacked ? price.read : weights * sizeof(float) > double(kFarWeightsBytes) ? price.far : price.weight;
+  work += weights * (once + (blocks - 1) * price.read);
   return work / products / WinogradTiles::saved(g, backward ? p.operation : Operation::conv_transpose);
 }
 
