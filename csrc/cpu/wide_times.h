@@ -14,7 +14,8 @@ struct WideTimes {
   bool beats(double other) const { return wide < other && wide < gather; }
 };
 
-// Of floats, by a model of what was measured, which knows none of the rest: groups, channels side by side, what tiles weave.
+// Of floats, by a model of what was measured, which knows none of the rest: groups, channels side by side, what tiles weave,
+// small layers.
 std::optional<WideTimes> wide_times(const Problem& problem, const Request& request);
 
 }  // namespace torch_ext::cpu
