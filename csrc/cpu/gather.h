@@ -66,6 +66,13 @@ struct GatherAxis {
     return nullptr;
   }
 
+  // Of all phases.
+  int64_t tap_count() const {
+    int64_t count = 0;
+    for (const auto& taps : phases) count += int64_t(taps.size());
+    return count;
+  }
+
   // Which share of all products of cells and taps is with positions inside the input.
   double share_inside() const {
     int64_t inside = 0, all = 0;

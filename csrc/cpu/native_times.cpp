@@ -80,9 +80,7 @@ struct Counts {
         taps(double(g.w_positions())),
         channels(double(g.y_channels)),
         results(double(g.y_size())),
-        inside(double(g.batch)) {
-    for (const Axis& axis : g.axis) inside *= double(products_of(axis));
-  }
+        inside(products_of(g)) {}
 };
 
 double time_of_native(const Problem& p, const Counts& n, const Prices& prices) {

@@ -20,9 +20,7 @@ int64_t BlockRows<Real>::pointers(const GatherAxis* axis, int64_t positions, boo
   // at least one position, has its index and its place.
   int64_t phases = 1, tap_lists = 1;
   for (int a = 0; a < kAxes; ++a) {
-    int64_t taps_of_axis = 0;
-    for (const auto& list : axis[a].phases) taps_of_axis += int64_t(list.size());
-    tap_lists *= taps_of_axis;
+    tap_lists *= axis[a].tap_count();
     phases *= axis[a].out_step;
   }
   return positions * (3 * tap_lists + (narrow ? 2 : 1) * phases);

@@ -44,6 +44,12 @@ inline int64_t products_of(const Axis& a) {
   }
   return products;
 }
+// And along all of them, for a channel of x and one of y.
+inline double products_of(const Geometry& g) {
+  double products = double(g.batch);
+  for (const Axis& axis : g.axis) products *= double(products_of(axis));
+  return products;
+}
 
 // Positions of y for each of x. Strides may be longer than any axis, and their product than any integer.
 inline double strides_of(const Geometry& g) {

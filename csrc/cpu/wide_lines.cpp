@@ -10,17 +10,11 @@ double WideLines::products(int64_t lines, int64_t width) const {
   constexpr double kNear = 0.25, kFar = 1.6, kBrought = 4, kFetched = 10, kTile = 150;
   const int64_t pitch = width + plane_axis_[2].q_max - plane_axis_[2].q_min, shared = plane_axis_[1].q_max - plane_axis_[1].q_min;
   const int64_t vectors = parts_of((lines - 1) * pitch + width, lanes_), step = axis_[2].out_step;
-  double weights = double(depth_ * columns_), results = double(columns_ * vectors), tiles = double(parts_of(columns_, rows_));
-  for (int a = 0; a < kAxes; ++a) {
-    int64_t taps = 0;
-    for (const auto& of_phase : axis_[a].phases) taps += int64_t(of_phase.size());
-    weights *= double(taps), results *= double(axis_[a].out_step), tiles *= double(axis_[a].out_step);
-  }
-  tiles *= double(parts_of(vectors, most_vectors_));
+  const double tiles = row_tiles_ * double(parts_of(vectors, most_vectors_));
   const bool fetched = step >= kLongStride && step * rows_ * vectors * lanes_ * real_ > kWaitingBytes;
   const double brought = double(depth_ * (lines + shared) * parts_of(pitch, lanes_));
-  return weights * (double(vectors) + (weights * double(real_) > kNearBytes ? kFar : kNear)) + kTile * tiles +
-         (fetched ? kFetched * results : 0) + kBrought * brought;
+  return weights_ * (double(vectors) + (weights_ * double(real_) > kNearBytes ? kFar : kNear)) + kTile * tiles +
+         (fetched ? kFetched * results_ * double(vectors) : 0) + kBrought * brought;
 }
 
 // (21 to 21 channels, 32x32, k12 s6: one line at a time takes 0.8 of the time of two; 20x20, k16 s8: three 0.75 of one; 16x16,

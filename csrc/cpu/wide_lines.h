@@ -18,11 +18,18 @@ class WideLines {
       : axis_(axis),
         plane_axis_(plane_axis),
         depth_(depth),
-        columns_(columns),
         rows_(rows),
         lanes_(tiles.lanes),
         most_vectors_(tiles.max_wide_vectors[rows]),
-        real_(sizeof(Real)) {}
+        real_(sizeof(Real)),
+        weights_(double(depth * columns)),
+        results_(double(columns)),
+        row_tiles_(double(parts_of(columns, rows))) {
+    for (int a = 0; a < kAxes; ++a) {
+      weights_ *= double(axis[a].tap_count());
+      results_ *= double(axis[a].out_step), row_tiles_ *= double(axis[a].out_step);
+    }
+  }
 
   // Of a cell, in a block.
   int64_t bytes() const { return std::max(depth_, axis_[kAxes - 1].out_step * rows_) * real_; }
@@ -34,7 +41,8 @@ class WideLines {
  private:
   const GatherAxis* axis_;
   const PlaneAxis* plane_axis_;
-  int64_t depth_, columns_, rows_, lanes_, most_vectors_, real_;
+  int64_t depth_, rows_, lanes_, most_vectors_, real_;
+  double weights_, results_, row_tiles_;  // results of a cell, and rows of tiles for them
 };
 
 }  // namespace torch_ext::cpu

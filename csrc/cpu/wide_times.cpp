@@ -57,14 +57,8 @@ double products_of_wide(const Problem& p, const Tiles<float>& tiles) {
   return blocks * lines.products(cells[1], cells[2]) * double(tiles.lanes);
 }
 
-// Layers of fewer multiply-adds are smaller than those that were measured: what each of them takes is the call.
-constexpr double kLeastProducts = 1 << 20;
-
 bool known(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
-  double products = double(g.batch * g.x_channels * g.y_channels);
-  for (const Axis& axis : g.axis) products *= double(products_of(axis));
-  if (products < kLeastProducts) return false;
   const bool planes = p.x.axis[kAxes - 1] == 1 && p.y.axis[kAxes - 1] == 1 && p.x.channel != 1 && p.y.channel != 1;
   return p.operation == Operation::conv_transpose && p.type == Type::f32 && planes && g.groups == 1 && request.isa >= Isa::avx2 &&
          g.x_size() > 0 && g.w_size() > 0 && g.y_size() > 0 && !weaves(p) && !gather_takes_matrices(p, request);
@@ -73,8 +67,12 @@ bool known(const Problem& p, const Request& request) {
 }  // namespace
 
 std::optional<WideTimes> wide_times(const Problem& p, const Request& request) {
+  // Layers of fewer multiply-adds are smaller than those that were measured: what each of them takes is the call.
+  constexpr double kLeastProducts = 1 << 20;
   if (!known(p, request)) return std::nullopt;
   const Geometry& g = p.geometry;
+  const double inside = products_of(g);
+  if (inside * double(g.x_channels * g.y_channels) < kLeastProducts) return std::nullopt;
   const Tiles<float>& tiles = ::torch_ext::cpu::tiles<float>(request.isa);
   const Prices& price = tiles.lanes < kMaxLanes ? kPricesOf8Lanes : kPrices;
   const double x = double(g.x_size()), y = double(g.y_size()), weights = double(g.w_size()), packed = p.prepacked ? 0 : weights;
@@ -82,8 +80,6 @@ std::optional<WideTimes> wide_times(const Problem& p, const Request& request) {
   const double vectors = double(round_up(g.y_channels, tiles.column_step)), stride = double(g.axis[2].stride);
   const double lines = double(g.batch * g.axis[0].x * g.axis[1].x),
                whole_lines = lines * double(round_up(g.axis[2].x, tiles.lanes));
-  double inside = double(g.batch);  // positions and taps that meet in y
-  for (const Axis& axis : g.axis) inside *= double(products_of(axis));
   const auto& [wide, gather, overlap, fold] = price;
   WideTimes times;
   times.wide = wide.product * products_of_wide(p, tiles) + wide.weight * weights +
