@@ -271,7 +271,8 @@ class DepthwiseWeights final : public Plan {
     parallel.for_each(parts_, [&](int64_t part, int thread) {
       Real* of_part = sums_of_parts + part * sums();
       std::fill_n(of_part, sums(), Real(0));
-      for (int64_t block = part * blocks() / parts_; block < (part + 1) * blocks() / parts_; ++block)
+      const Range of = even_range(part, parts_, blocks());
+      for (int64_t block = of.begin; block < of.end; ++block)
         sum_block(buffers, block, of_part, layout_.thread(workspace, thread));
     });
     for (int64_t part = 1; part < parts_; ++part)

@@ -198,7 +198,8 @@ void Dots<Element>::run(const Buffers& buffers, const Parallel& parallel) const 
     const int64_t part = index / batches_, first = index % batches_ * groups_, count = std::min(groups_, all - first);
     Real* of_part = sums + (part * all + first) * group_sums();
     std::fill_n(of_part, count * group_sums(), Real(0));
-    for (int64_t block = part * blocks / parts_; block < (part + 1) * blocks / parts_; ++block)
+    const Range of = even_range(part, parts_, blocks);
+    for (int64_t block = of.begin; block < of.end; ++block)
       sum_block(buffers, block, first, count, layout_.thread(workspace, thread), of_part);
   });
   std::atomic<bool> finite{true};

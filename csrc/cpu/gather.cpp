@@ -161,14 +161,11 @@ Gather<In>::Gather(const Problem& problem, const Tiles<Real>& tiles, int threads
   int64_t in_box = block_samples_, out_box = block_samples_, pointers = block_samples_;
   for (int a = 0; a < kAxes; ++a) {
     int64_t longest = 0;
-    for (int64_t j = 0; j < axis_[a].cells; j += block_cells_[a]) {
-      int64_t first, last;
-      const int64_t end = std::min(j + block_cells_[a], axis_[a].cells);
-      axis_[a].reach(j, end, first, last);
-      longest = std::max(longest, a + 1 < kAxes ? last - first + 1 : in_.line_of(j, end).size());
-      if (a + 1 == kAxes) most_listed = std::max(most_listed, in_.listed(j, end));
-    }
-    in_box *= std::max<int64_t>(longest, 0);
+    for_each_piece(axis_[a].cells, block_cells_[a], [&](const Range& cells) {
+      longest = std::max(longest, (a + 1 < kAxes ? axis_[a].read_by(cells) : in_.line_of(cells.begin, cells.end)).size());
+      if (a + 1 == kAxes) most_listed = std::max(most_listed, in_.listed(cells.begin, cells.end));
+    });
+    in_box *= longest;
     out_box *= block_cells_[a] * axis_[a].out_step;
     pointers *= a + 1 < kAxes ? block_cells_[a] : std::max(block_cells_[a], most_listed);
   }
@@ -219,15 +216,15 @@ void Gather<In>::choose_blocks(int threads) {
   // Halves until there are enough items, of which panels may make up the rest; then a little less until they are even.
   bool enough = false;
   for (;; limit = enough ? limit * 7 / 8 : std::max(kMinCells, limit / 2)) {
-    block_samples_ =
-        together * cut_axes([&](int a) { return axis_[a].cells; }, std::max<int64_t>(limit / together, 1), block_cells_);
-    block_samples_ = std::min(block_samples_, std::max<int64_t>(g.batch, 1));
+    const int64_t room = cut_axes([&](int a) { return axis_[a].cells; }, std::max<int64_t>(limit / together, 1), block_cells_);
+    block_samples_ = std::min(together * even_part(parts_of(g.batch, together), room), g.batch);
     const int64_t blocks = block_count() * g.groups;
     panels_per_item_ = blocks >= items ? panels_ : std::max<int64_t>(1, panels_ * blocks / items);
     enough = enough || blocks >= items || limit <= kMinCells || (blocks * panels_ >= items && limit <= 4 * kMinCells);
     if (limit <= least) return;
     for (int64_t panels = panels_per_item_; enough && panels > 0 && 2 * panels >= panels_per_item_; --panels) {
-      if (!shared_evenly(blocks * parts_of(panels_, panels), flops, shared_by)) continue;
+      const int64_t slices = parts_of(panels_, panels);
+      if (!even(panels_, slices) || !shared_evenly(blocks * slices, flops, shared_by)) continue;
       panels_per_item_ = panels;
       return;
     }
@@ -263,7 +260,7 @@ CellBlock Gather<In>::block(int64_t index) const {
   CellBlock b;
   take_piece(
       index, [&](int a) { return axis_[a].cells; }, block_cells_, b.cell);
-  b.sample = {index * block_samples_, std::min((index + 1) * block_samples_, p_.geometry.batch)};
+  b.sample = part(index, block_samples_, p_.geometry.batch);
   return b;
 }
 
@@ -307,8 +304,7 @@ void Gather<In>::run(const Buffers& buffers, const Parallel& parallel, const Wan
     if (wanted && !wanted(cells, group)) return;
     const ForTiles<Real> ready(*tiles_);
     const bool done =
-        run_block(buffers, cells, group, {slice * panels_per_item_, std::min((slice + 1) * panels_per_item_, panels_)}, packed,
-                  layout_.thread(workspace, thread));
+        run_block(buffers, cells, group, even_range(slice, slices, panels_), packed, layout_.thread(workspace, thread));
     if (done) return;
     std::lock_guard lock(mutex);
     left.emplace_back(cells, group);

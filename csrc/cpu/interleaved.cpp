@@ -268,7 +268,8 @@ void Interleaved<Real>::run(const Buffers& buffers, const Parallel& parallel) co
     parallel.for_each(parts_ * w_lines(), [&](int64_t line, int) { std::fill_n(sums + line * w_line(), w_line(), Real(0)); });
     parallel.for_each(parts_ * phase_count_, [&](int64_t item, int thread) {
       const int64_t part = item / phase_count_, phase = item % phase_count_;
-      for (int64_t index = part * blocks() / parts_; index < (part + 1) * blocks() / parts_; ++index)
+      const Range of = even_range(part, parts_, blocks());
+      for (int64_t index = of.begin; index < of.end; ++index)
         sum_block(buffers, block(index), phase, sums + part * size, layout_.thread(workspace, thread));
     });
     return store_weights(buffers, parallel);

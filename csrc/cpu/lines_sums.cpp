@@ -62,13 +62,14 @@ class LineSumsPlan final : public Plan {
     Real* const x = layout_.template at<Real>(scratch, x_part_);
     Real* const y = layout_.template at<Real>(scratch, y_part_);
     std::fill_n(lanes, taps() * tiles_->lanes, Real(0));
-    const int64_t batch = p_.geometry.batch, all = batch * box_.blocks(), begin = part * all / parts_;
-    for (int64_t index = begin; index < (part + 1) * all / parts_; ++index) {
+    const int64_t batch = p_.geometry.batch;
+    const Range of = even_range(part, parts_, batch * box_.blocks());
+    for (int64_t index = of.begin; index < of.end; ++index) {
       const int64_t n = index % batch;
       int64_t block = index / batch;
       Range cell[kAxes];
       box_.take_block(block, cell);
-      if (n == 0 || index == begin) box_.clear(y);
+      if (n == 0 || index == of.begin) box_.clear(y);
       const Range read[kAxes] = {box_.axis(0).read_by(cell[0]), box_.axis(1).read_by(cell[1]), box_.axis(2).read_by(cell[2])};
       const PlaneSpan of_y(p_.y, read);
       const bool finite = load_x(buffers.x, n * p_.x.outer + channel * p_.x.channel, cell, x);

@@ -38,9 +38,6 @@ constexpr double kUnitFlops = 4e6, kMatrixUnitFlops = 8e6;
 // are matrix registers.
 constexpr int64_t kLargeSums = 3 << 20, kUnitSums = 256 << 10, kMatrixUnitSums = 512 << 10;
 
-// Whether so many are cut evenly into so many pieces, or nearly.
-bool even(int64_t count, int64_t pieces) { return 8 * parts_of(count, pieces) * pieces <= 9 * count; }
-
 }  // namespace
 
 int64_t Chunk::positions() const {

@@ -95,12 +95,9 @@ Overlap<In>::Overlap(const Problem& problem, const Tiles<Real>& tiles, int threa
   int64_t box_rows = 1;
   for (int a = 0; a < 2; ++a) {
     int64_t longest = 0;
-    for (int64_t j = 0; j < axis_[a].cells; j += block_[a]) {
-      int64_t first, last;
-      axis_[a].reach(j, std::min(j + block_[a], axis_[a].cells), first, last);
-      longest = std::max(longest, last - first + 1);
-    }
-    box_rows *= std::max<int64_t>(longest, 0);
+    for_each_piece(axis_[a].cells, block_[a],
+                   [&](const Range& cells) { longest = std::max(longest, axis_[a].read_by(cells).size()); });
+    box_rows *= longest;
   }
   const Geometry& g = p_.geometry;
   const int64_t real = sizeof(Real);

@@ -79,10 +79,8 @@ void OverlapBlocks::choose_line() {
       block_[2] = part;
       break;
     }
-  width_ = 0;
-  for (int64_t j = 0; j < axis_[2].cells; j += block_[2])
-    width_ = std::max(width_, line_of({j, std::min(j + block_[2], axis_[2].cells)}).size());
-  width_ = std::max<int64_t>(width_, 1);
+  width_ = 1;
+  for_each_piece(axis_[2].cells, block_[2], [&](const Range& cells) { width_ = std::max(width_, line_of(cells).size()); });
 }
 
 // Whole lines, as many as there is room for, but of enough items.

@@ -21,6 +21,10 @@ inline int64_t even_part(int64_t value, int64_t most) { return value > 0 ? parts
 
 // Part `index` of some that have `size` of `all`, the last maybe less.
 inline Range part(int64_t index, int64_t size, int64_t all) { return {index * size, std::min((index + 1) * size, all)}; }
+// Part `index` of as many of about the same size.
+inline Range even_range(int64_t index, int64_t parts, int64_t all) { return {index * all / parts, (index + 1) * all / parts}; }
+// Whether so many are cut evenly into so many pieces, or nearly.
+inline bool even(int64_t count, int64_t pieces) { return 8 * parts_of(count, pieces) * pieces <= 9 * count; }
 
 inline constexpr int64_t kCacheLine = 64;
 // From one row to the next of `count` elements of `size` bytes: whole cache lines, and no multiple of 2 KB, which would put the
@@ -84,12 +88,19 @@ int64_t piece_count(Extent extent, const int64_t* piece) {
   return count;
 }
 
+// f(piece) for those of one axis.
+template <class F>
+void for_each_piece(int64_t extent, int64_t piece, F f) {
+  const int64_t parts = parts_of(extent, piece);
+  for (int64_t i = 0; i < parts; ++i) f(even_range(i, parts, extent));
+}
+
 // Takes the piece of each axis out of an index that counts them, the innermost axis fastest; what counts them all remains.
 template <class Extent>
 void take_piece(int64_t& index, Extent extent, const int64_t* piece, Range* taken) {
   for (int a = kAxes - 1; a >= 0; --a) {
-    const int64_t parts = parts_of(extent(a), piece[a]), begin = index % parts * piece[a];
-    taken[a] = {begin, std::min(begin + piece[a], extent(a))};
+    const int64_t parts = parts_of(extent(a), piece[a]);
+    taken[a] = even_range(index % parts, parts, extent(a));
     index /= parts;
   }
 }
@@ -97,16 +108,19 @@ void take_piece(int64_t& index, Extent extent, const int64_t* piece, Range* take
 // From which on work is worth being shared by more than 16 threads, up to 64.
 inline constexpr double kManyThreadsFlops = 4e9;
 
-// Whether equal items keep threads busy for at least 7/8 of the time, as many threads as the work is worth, of those that there
-// are. Where the bits of a result depend on how work is cut, it is cut for any number of threads, by the shape alone.
+// Whether equal items keep threads busy for at least 7/8 of the time, two of them 15/16, as many threads as the work is worth, of
+// those that there are. Where the bits of a result depend on how work is cut, it is cut for any number of threads, by the shape
+// alone.
 inline constexpr int64_t kAnyThreads = 64;
 inline bool shared_evenly(int64_t items, double flops, int64_t threads = kAnyThreads) {
   struct Share {
     int64_t threads;
     double flops;  // from which on: some fifty microseconds a thread, or more where finer items would cost more than they gain
   };
-  for (const Share& share : {Share{2, 32e6}, Share{8, 128e6}, Share{16, 256e6}, Share{kAnyThreads, kManyThreadsFlops}})
-    if (flops >= share.flops && 7 * round_up(items, std::min(share.threads, threads)) > 8 * items) return false;
+  for (const Share& share : {Share{2, 32e6}, Share{8, 128e6}, Share{16, 256e6}, Share{kAnyThreads, kManyThreadsFlops}}) {
+    const int64_t by = std::min(share.threads, threads), of = by <= 2 ? 16 : 8;
+    if (flops >= share.flops && (of - 1) * round_up(items, by) > of * items) return false;
+  }
   return true;
 }
 

@@ -162,8 +162,8 @@ int64_t Winograd::items() const {
 // Panels outermost: what threads compute at the same time shares its weights in the outer caches.
 Winograd::Block Winograd::block(int64_t index) const {
   Block b{grid_.take_block(index, p_.geometry.batch, block_), index % p_.geometry.groups, 0, 0};
-  b.first_panel = index / p_.geometry.groups * panels_per_item_;
-  b.last_panel = std::min(b.first_panel + panels_per_item_, panels_);
+  const Range panels = even_range(index / p_.geometry.groups, parts_of(panels_, panels_per_item_), panels_);
+  b.first_panel = panels.begin, b.last_panel = panels.end;
   return b;
 }
 

@@ -111,9 +111,12 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
          false},
       exact_(make_exact_plan(p_, isa, threads)) {
   const Geometry& g = p_.geometry;
-  for (size_t c = 0; c < classes_.size(); ++c)
+  // Those of many points and of few alternate, so that units of as many are about as heavy.
+  for (size_t i = 0; i < classes_.size(); ++i) {
+    const size_t c = i % 2 ? classes_.size() - 1 - i / 2 : i / 2;
     for (int64_t phase = 0; phase < classes_[c].phases(); ++phase, points_ += classes_[c].segments * classes_[c].points)
       phases_.push_back({c, phase, points_});
+  }
   choose_units(threads);
   const int64_t real = sizeof(float);
   // An odd number of cache lines spreads the rows of a panel over all sets of the L1 cache.
@@ -182,15 +185,16 @@ void WinogradSums::choose_units(int threads) {
   parts_ = 1;
   block_ = grid_.cut(g.batch, room * most().results);
   choose([&] {
-    const bool even = 7 * round_up(phases(), unit_phases_) <= 8 * phases() && 7 * round_up(panels_, unit_panels_) <= 8 * panels_;
-    return fits() && even && shared_evenly(units(), g.flops(), threads);
+    const bool evenly = even(phases(), parts_of(phases(), unit_phases_)) && even(panels_, parts_of(panels_, unit_panels_));
+    return fits() && evenly && shared_evenly(units(), g.flops(), threads);
   });
 }
 
 int64_t WinogradSums::unit_sums() const {
   int64_t points = 0;
-  for (int64_t phase = 0; phase < phases(); phase += unit_phases_)
-    points = std::max(points, points_before(phase + unit_phases_) - points_before(phase));
+  for_each_piece(phases(), unit_phases_, [&](const Range& of_unit) {
+    points = std::max(points, points_before(of_unit.end) - points_before(of_unit.begin));
+  });
   return points * unit_panels_ * unit_rows_ * width();
 }
 
@@ -200,15 +204,18 @@ int64_t WinogradSums::units() const {
 }
 
 WinogradSums::Unit WinogradSums::unit(int64_t index) const {
-  const auto take = [&](int64_t extent, int64_t part) {
-    const int64_t begin = index % parts_of(extent, part) * part;
-    index /= parts_of(extent, part);
-    return Range{begin, std::min(begin + part, extent)};
-  };
+  const int64_t slices = parts_of(m_, unit_rows_);
   Unit u;
-  u.m = take(m_, unit_rows_), u.panel = take(panels_, unit_panels_), u.phase = take(phases(), unit_phases_);
+  u.m = part(index % slices, unit_rows_, m_);
+  index /= slices;
+  const auto take = [&](int64_t extent, int64_t most) {
+    const int64_t parts = parts_of(extent, most), i = index % parts;
+    index /= parts;
+    return even_range(i, parts, extent);
+  };
+  u.panel = take(panels_, unit_panels_), u.phase = take(phases(), unit_phases_);
   u.group = index % p_.geometry.groups, u.part = index / p_.geometry.groups;
-  u.block = {u.part * block_count() / parts_, (u.part + 1) * block_count() / parts_};
+  u.block = even_range(u.part, parts_, block_count());
   return u;
 }
 

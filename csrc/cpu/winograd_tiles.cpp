@@ -128,8 +128,8 @@ TileBlock WinogradGrid::take_block(int64_t& index, int64_t batch, const TileBloc
   TileBlock block;
   take_piece(
       index, [&](int a) { return axis[a].tiles; }, lengths, block.tile);
-  const int64_t samples = parts_of(batch, shape.sample.size()), first = index % samples * shape.sample.size();
-  block.sample = {first, std::min(first + shape.sample.size(), batch)};
+  const int64_t samples = parts_of(batch, shape.sample.size());
+  block.sample = even_range(index % samples, samples, batch);
   index /= samples;
   return block;
 }
