@@ -3,6 +3,7 @@
 // computes so much faster then that moving weights alone pays, or all of x, y and weights. That is `fold`, for whose phases and
 // channels to be rows of tiles together they must be evenly spaced.
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -194,22 +195,25 @@ bool few_planes_pay(const Problem& p, Isa isa) {
 // s8: 0.9, 1.15 and 0.85.) Gradients of large tensors with few terms for what moves take longer (25 MB, 24 terms: 1.25).
 bool planes_pay(const Problem& p, const Request& request) {
   constexpr int64_t kLeastChannels = 12, kLongStride = 8, kStrideOfTwoTaps = 4, kLargeBytes = 8 << 20, kMostRatio = 8,
-                    kManyResults = 2048;
+                    kManyResults = 2048, kLeastOfModel = 5;
   constexpr double kManyTerms = 48;
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
   const bool few = std::min(g.x_channels, g.y_channels) < kLeastChannels;
+  // Of many channels of x that become few, moving x takes longer.
+  const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
+  const std::optional<WideTimes> times = wide_times(p, request);
+  if (times && p.operation == Operation::backward_data && g.y_channels >= kLeastOfModel && !moves_x)
+    return times->fold < std::min(times->gather, times->wide) && !stays_native(p, request);
   if (fill_tiles(g.y_channels) || (few && !few_planes_pay(p, request.isa))) return false;
   if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
   if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
   const double terms = double(g.x_channels * g.w_positions()) / strides_of(g);  // of an element of y
   const bool large = g.y_size() * bytes_of(p.type) > kLargeBytes;
   if (p.operation != Operation::conv_transpose && large && terms < kManyTerms) return false;
-  // Of many channels of x that become few, moving x takes longer.
-  const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
-  if (const auto times = wide_times(p, request); times && times->beats(times->fold)) return false;
+  if (times && times->beats(times->fold)) return false;
   return few || vectors_multiply_pairs(p.type, request.isa) || line.stride >= kLongStride ||
          (line.stride >= kStrideOfTwoTaps && line.w / 2 >= line.stride);
 }

@@ -45,7 +45,6 @@ class Wide final : public Plan {
 
   void choose_blocks(int threads);
   void index_phases();
-  bool unfolding_pays() const;
   int64_t woven_channels() const;
   // Tiles with so many channels' phases that compute a line of so many cells.
   int64_t woven_parts(int64_t cells, int64_t channels) const {
@@ -116,7 +115,7 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   depth_ = forward ? g.x_channels : g.y_channels;
   columns_ = forward ? g.y_channels : g.x_channels;
   in_place_output_ = bytes_of(p_.type) == int64_t(sizeof(Real)) && (out_.axis[2] == 1 || axis_[2].out_extent == 1);
-  unfolds_ = !forward && unfolding_pays();
+  unfolds_ = unfolds_planes(p_);
   woven_ = weaves(p_);
   streams_ = woven_ && g.y_size() * bytes_of(p_.type) >= kStreamedResultBytes;
   row_part_ = even_part(columns_, unfolds_ ? tall_rows() : woven_ ? woven_channels() : tiles_->max_wide_rows);
@@ -134,18 +133,6 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   results_part_ = layout_.per_thread(in_place_output_ ? 0 : groups_ * columns_ * result_positions() * real);
   layout_.finish(threads);
   exact_ = make_exact_plan(p_, isa, threads);
-}
-
-// Copies of what each tap reads cost less than the borders that lines have in planes where they are fewer than twice the results,
-// or some times as many where lines are short (16 channels of x, 3 of y, k5 s2, 14x14: 0.7 of the time, 150x130: 1.1; 6 channels
-// of x, 128 of y, k7 s1, 16x16: 7).
-template <class Real>
-bool Wide<Real>::unfolding_pays() const {
-  constexpr int64_t kShortLine = 32, kMostCopies = 2, kMostCopiesOfShort = 8;
-  const Geometry& g = p_.geometry;
-  const int64_t most = g.axis[2].x < kShortLine ? kMostCopiesOfShort : kMostCopies;
-  const bool pays = depth_ * g.w_positions() <= most * columns_;
-  return pays && g.groups == 1 && in_place_output_ && positions_follow(p_);
 }
 
 // Of results whose phases make the rows of a tile, so that the fewest tiles compute a line (in three vectors of 96 results with 4

@@ -147,6 +147,18 @@ bool weaves(const Problem& p) {
          line.offset % line.stride == 0 && line.dilation == 1 && line.y % line.stride == 0;
 }
 
+// Copies of what each tap reads cost less than the borders that lines have in planes where they are fewer than twice the results,
+// or some times as many where lines are short (16 channels of x, 3 of y, k5 s2, 14x14: 0.7 of the time, 150x130: 1.1; 6 channels
+// of x, 128 of y, k7 s1, 16x16: 7).
+bool unfolds_planes(const Problem& p) {
+  constexpr int64_t kShortLine = 32, kMostCopies = 2, kMostCopiesOfShort = 8;
+  const Geometry& g = p.geometry;
+  const Axis& line = g.axis[kAxes - 1];
+  const bool in_place = (p.type == Type::f32 || p.type == Type::f64) && (p.x.axis[kAxes - 1] == 1 || line.x == 1);
+  const bool pays = g.y_channels * g.w_positions() <= (line.x < kShortLine ? kMostCopiesOfShort : kMostCopies) * g.x_channels;
+  return p.operation == Operation::backward_data && pays && g.groups == 1 && in_place && positions_follow(p);
+}
+
 // Worth it for few results, where a row of few channels is too short to be summed over by itself while all taps together make a
 // sum that is worth bringing the planes in order for (a short one where they are, by measurement; not where it meets each y
 // once), for results that do not fill the tiles of `gather`, and where the planes would not stay as they are elsewhere.
@@ -163,6 +175,7 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   const bool short_rows = !forward && !by_pairs && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
   const std::optional<WideTimes> times = wide_times(p, request);
+  if (times && !forward) return times->beats(times->gather);
   const bool kept = times ? times->beats(times->gather) : forward && planes && !pairs && beats_gather(p, isa);
   const bool few_inputs = short_sums(p, isa, pairs && planes);
   return (few_results(p, isa, planes) && !by_pairs) || short_rows || kept || few_inputs || narrow_groups(p, planes, pairs) ||

@@ -9,6 +9,8 @@ inline constexpr int64_t kWideBoxBytes = 192 << 10;  // of the planes of a block
 
 // By measurement, of what is no gradient of weights.
 bool wide_pays(const Problem& problem, Isa isa, const Request& request);
+// Whether, for a gradient of data, lines of a block are joined to one, and planes copied to a row for each tap and channel.
+bool unfolds_planes(const Problem& problem);
 // Whether tiles weave the results of all phases of the innermost axis into lines of the tensor.
 bool weaves(const Problem& problem);
 

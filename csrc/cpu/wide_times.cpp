@@ -60,8 +60,9 @@ double products_of_wide(const Problem& p, const Tiles<float>& tiles) {
 bool known(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
   const bool planes = p.x.axis[kAxes - 1] == 1 && p.y.axis[kAxes - 1] == 1 && p.x.channel != 1 && p.y.channel != 1;
-  return p.operation == Operation::conv_transpose && p.type == Type::f32 && planes && g.groups == 1 && request.isa >= Isa::avx2 &&
-         g.x_size() > 0 && g.w_size() > 0 && g.y_size() > 0 && !weaves(p) && !gather_takes_matrices(p, request);
+  return p.operation != Operation::backward_weights && p.type == Type::f32 && planes && g.groups == 1 &&
+         request.isa >= Isa::avx2 && g.x_size() > 0 && g.w_size() > 0 && g.y_size() > 0 && !weaves(p) &&
+         !gather_takes_matrices(p, request);
 }
 
 }  // namespace
@@ -74,6 +75,7 @@ std::optional<WideTimes> wide_times(const Problem& p, const Request& request) {
   const double inside = products_of(g);
   if (inside * double(g.x_channels * g.y_channels) < kLeastProducts) return std::nullopt;
   const Tiles<float>& tiles = ::torch_ext::cpu::tiles<float>(request.isa);
+  if (p.operation == Operation::backward_data) return wide_times_of_data(p, tiles);
   const Prices& price = tiles.lanes < kMaxLanes ? kPricesOf8Lanes : kPrices;
   const double x = double(g.x_size()), y = double(g.y_size()), weights = double(g.w_size()), packed = p.prepacked ? 0 : weights;
   const double depth = double(g.x_channels), columns = double(g.y_channels), taps = double(g.w_positions());

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether `wide` is the fastest kernel that packs weights for conv_transpose of planes.
+// Whether `wide` is the fastest kernel that packs weights for conv_transpose of planes, or gradients of data.
 #pragma once
 #include <optional>
 
 #include "csrc/cpu/kernels.h"
+#include "csrc/cpu/tiles.h"
 
 namespace torch_ext::cpu {
 
 // In nanoseconds, of which only the ratios matter.
 struct WideTimes {
-  double wide, gather, overlap, fold;  // fold: by `reorder`
+  double wide, gather, overlap, fold;  // overlap: of conv_transpose; fold: by `reorder`
   // Whether `wide` is faster than what would be chosen, and then chosen itself.
   bool beats(double other) const { return wide < other && wide < gather; }
 };
@@ -17,5 +18,7 @@ struct WideTimes {
 // Of floats, by a model of what was measured, which knows none of the rest: groups, channels side by side, what tiles weave,
 // small layers.
 std::optional<WideTimes> wide_times(const Problem& problem, const Request& request);
+// Those of a gradient of data, of what the model knows.
+WideTimes wide_times_of_data(const Problem& problem, const Tiles<float>& tiles);
 
 }  // namespace torch_ext::cpu
