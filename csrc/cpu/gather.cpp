@@ -35,8 +35,7 @@ namespace {
 // What one thread touches between two passes over a panel should stay in its L2 cache, of which 1 MB is common: the input box and
 // the output box. Panels pass through, those of large weights from memory, and once a block: the larger it is, the better (2048
 // to 256 channels of 20x20, k4 s2: 0.74 of the time of a third of that box).
-constexpr int64_t kInBoxBytes = 768 << 10, kOutBoxBytes = 256 << 10;
-constexpr int64_t kMaxCells = 512;            // of a block: beyond this a panel's trip into L1 is amortised
+constexpr int64_t kOutBoxBytes = 256 << 10;   // beside kGatherBoxBytes of input
 constexpr int64_t kMinCells = 64;             // about ten tiles, for which a panel's trip into L1 is short
 constexpr int64_t kPointerBytes = 128 << 10;  // row pointers of a block
 // Processors whose tiles do not ask have smaller L2 caches, which input that is used in place had better not leave, as their
@@ -84,7 +83,7 @@ class Gather final : public Plan {
   double flops() const { return 2.0 * double(p_.geometry.w_size()) * double(cells()); }
   // Of a block.
   int64_t most_cells() const {
-    return by_tap_ ? kMaxCells : std::min(kMaxCells, kPointerBytes / (taps() * int64_t(sizeof(void*))));
+    return by_tap_ ? kGatherCells : std::min(kGatherCells, kPointerBytes / (taps() * int64_t(sizeof(void*))));
   }
   int64_t out_per_cell() const { return axis_[0].out_step * axis_[1].out_step * axis_[2].out_step; }
   int64_t block_count() const;
@@ -196,7 +195,7 @@ void Gather<In>::choose_blocks(int threads) {
   int64_t limit = most_cells();
   const int64_t cell_bytes = in_per_cell * split_.parts * channels_ * int64_t(sizeof(In));
   if (!in_.in_place()) {
-    limit = std::min(limit, kInBoxBytes / cell_bytes);
+    limit = std::min(limit, kGatherBoxBytes / cell_bytes);
   } else if (!tiles_->asks) {
     limit = std::min(limit, std::max(kMinCells, kUnaskedInputBytes / cell_bytes));
   }

@@ -165,6 +165,9 @@ void for_each_run(Interior in, int64_t begin, int64_t end, F f) {
   for (int64_t j = in.end; j < end; ++j) f(j, int64_t(1));
 }
 
+// At most, of the input of a block, and cells of it: beyond these a panel's trip into L1 is amortised.
+inline constexpr int64_t kGatherBoxBytes = 768 << 10, kGatherCells = 512;
+
 // Whether `gather` can compute a problem.
 bool gather_accepts(const Problem& problem);
 // Whether gather__amx takes a problem that names no kernel, and gather__avx512_bf16.

@@ -58,11 +58,14 @@ double products_of_wide(const Problem& p, const Tiles<float>& tiles) {
 }
 
 bool known(const Problem& p, const Request& request) {
+  constexpr int64_t kLeastChannels = 3;  // of those gradients that were measured
   const Geometry& g = p.geometry;
+  if (p.operation == Operation::backward_weights || p.type != Type::f32 || g.groups > 1 || request.isa < Isa::avx2) return false;
+  if (g.x_size() == 0 || g.w_size() == 0 || g.y_size() == 0) return false;
+  const bool gradient = p.operation == Operation::backward_data;
+  if (gradient && (std::min(g.x_channels, g.y_channels) < kLeastChannels || g.w_positions() == 1)) return false;
   const bool planes = p.x.axis[kAxes - 1] == 1 && p.y.axis[kAxes - 1] == 1 && p.x.channel != 1 && p.y.channel != 1;
-  return p.operation != Operation::backward_weights && p.type == Type::f32 && planes && g.groups == 1 &&
-         request.isa >= Isa::avx2 && g.x_size() > 0 && g.w_size() > 0 && g.y_size() > 0 && !weaves(p) &&
-         !gather_takes_matrices(p, request);
+  return planes && !weaves(p) && !gather_takes_matrices(p, request);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ struct WideTimes {
 };
 
 // Of floats, by a model of what was measured, which knows none of the rest: groups, channels side by side, what tiles weave,
-// small layers.
+// small layers, gradients of few channels or one tap.
 std::optional<WideTimes> wide_times(const Problem& problem, const Request& request);
 // Those of a gradient of data, of what the model knows.
 WideTimes wide_times_of_data(const Problem& problem, const Tiles<float>& tiles);
