@@ -21,7 +21,7 @@ inline int64_t even_part(int64_t value, int64_t most) { return value > 0 ? parts
 
 // Part `index` of some that have `size` of `all`, the last maybe less.
 inline Range part(int64_t index, int64_t size, int64_t all) { return {index * size, std::min((index + 1) * size, all)}; }
-// Part `index` of as many of about the same size.
+// Part `index` of so many of about the same size.
 inline Range even_range(int64_t index, int64_t parts, int64_t all) { return {index * all / parts, (index + 1) * all / parts}; }
 // Whether so many are cut evenly into so many pieces, or nearly.
 inline bool even(int64_t count, int64_t pieces) { return 8 * parts_of(count, pieces) * pieces <= 9 * count; }
@@ -88,7 +88,7 @@ int64_t piece_count(Extent extent, const int64_t* piece) {
   return count;
 }
 
-// f(piece) for those of one axis.
+// f(piece) for the pieces of one axis.
 template <class F>
 void for_each_piece(int64_t extent, int64_t piece, F f) {
   const int64_t parts = parts_of(extent, piece);
