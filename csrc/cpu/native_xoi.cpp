@@ -187,7 +187,7 @@ template <class Real>
 void NativeXoi<Real>::backward_data(const Buffers& buffers, int64_t group, int64_t part, std::byte* scratch) const {
   const Geometry& g = p_.geometry;
   const int64_t all = int64_t(rows_.size()) * g.y_channels;
-  const Range taken{part * all / row_parts_, (part + 1) * all / row_parts_};
+  const Range taken = even_range(part, row_parts_, all);
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
   const Real* terms = layout_.at<Real>(workspace, terms_part_) + group * g.y_channels * taps() * positions_;
   Real* sums = layout_.at<Real>(workspace, sums_part_) + (group * row_parts_ + part) * positions_ * x_pitch();

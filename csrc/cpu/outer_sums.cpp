@@ -219,8 +219,8 @@ void OuterSums<Real>::run(const Buffers& buffers, const Parallel& parallel) cons
     parallel.for_each(cut_.parts * groups * slices_, [&](int64_t index, int thread) {
       const ForTiles<Real> ready(*tiles_);
       const int64_t part = index / slices_, slice = index % slices_, panels = panels_of_taps();
-      sum_part(buffers, part / groups, part % groups, {slice * panels / slices_, (slice + 1) * panels / slices_},
-               layout_.thread(workspace, thread), sums + part * group_sums());
+      sum_part(buffers, part / groups, part % groups, even_range(slice, slices_, panels), layout_.thread(workspace, thread),
+               sums + part * group_sums());
     });
   } else if (!sum_units(buffers, parallel)) {
     return exact_->run(buffers, parallel);
@@ -267,12 +267,12 @@ void OuterSums<Real>::for_each_unit(const Buffers& buffers, const Parallel& para
 template <class Real>
 void OuterSums<Real>::sum_part(const Buffers& buffers, int64_t part, int64_t group, Range panels, std::byte* scratch,
                                Real* sums) const {
-  const int64_t chunks = chunk_count(), begin = part * chunks / cut_.parts, end = (part + 1) * chunks / cut_.parts;
-  for (int64_t index = begin; index < end; ++index) {
+  const Range of = even_range(part, cut_.parts, chunk_count());
+  for (int64_t index = of.begin; index < of.end; ++index) {
     const Chunk c = chunk(index);
-    const bool add = index > begin;
-    const Chunk after = chunk(std::min(index + 1, end - 1));
-    if (sum_chunk(buffers, c, group, panels, scratch, sums, add, index + 1 < end ? &after : nullptr)) continue;
+    const bool add = index > of.begin;
+    const Chunk after = chunk(std::min(index + 1, of.end - 1));
+    if (sum_chunk(buffers, c, group, panels, scratch, sums, add, index + 1 < of.end ? &after : nullptr)) continue;
     if constexpr (std::is_same_v<Real, float>)
       exact_->sum_chunk(buffers, c, group, panels, layout_.at<std::byte>(scratch, exact_part_), sums, add, nullptr);
   }

@@ -3,7 +3,6 @@
 // computes so much faster then that moving weights alone pays, or all of x, y and weights. That is `fold`, for whose phases and
 // channels to be rows of tiles together they must be evenly spaced.
 #include <algorithm>
-#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -202,9 +201,9 @@ bool planes_pay(const Problem& p, const Request& request) {
   const bool few = std::min(g.x_channels, g.y_channels) < kLeastChannels;
   // Of many channels of x that become few, moving x takes longer.
   const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
-  const std::optional<WideTimes> times = wide_times(p, request);
-  if (times && p.operation == Operation::backward_data && g.y_channels >= kLeastOfModel && !moves_x)
-    return times->fold < std::min(times->gather, times->wide) && !stays_native(p, request);
+  if (p.operation == Operation::backward_data && g.y_channels >= kLeastOfModel && !moves_x)
+    if (const auto times = wide_times(p, request))
+      return times->fold < std::min(times->gather, times->wide) && !stays_native(p, request);
   if (fill_tiles(g.y_channels) || (few && !few_planes_pay(p, request.isa))) return false;
   if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
   if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
@@ -213,7 +212,7 @@ bool planes_pay(const Problem& p, const Request& request) {
   if (p.operation != Operation::conv_transpose && large && terms < kManyTerms) return false;
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
-  if (times && times->beats(times->fold)) return false;
+  if (const auto times = wide_times(p, request); times && times->beats(times->fold)) return false;
   return few || vectors_multiply_pairs(p.type, request.isa) || line.stride >= kLongStride ||
          (line.stride >= kStrideOfTwoTaps && line.w / 2 >= line.stride);
 }

@@ -119,8 +119,7 @@ Wide<Real>::Wide(const Problem& problem, Isa isa, int threads)
   woven_ = weaves(p_);
   streams_ = woven_ && g.y_size() * bytes_of(p_.type) >= kStreamedResultBytes;
   row_part_ = even_part(columns_, unfolds_ ? tall_rows() : woven_ ? woven_channels() : tiles_->max_wide_rows);
-  const int64_t row_tiles = parts_of(columns_, row_part_);
-  for (int64_t i = 0; i < row_tiles; ++i) rows_.push_back({columns_ * i / row_tiles, columns_ * (i + 1) / row_tiles});
+  for_each_piece(columns_, row_part_, [&](const Range& rows) { rows_.push_back(rows); });
   choose_blocks(threads);
   index_phases();
   const int64_t real = sizeof(Real);

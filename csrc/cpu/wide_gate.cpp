@@ -167,6 +167,8 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
                     kSmallPlane = 128;
   const Geometry& g = p.geometry;
   const bool forward = p.operation == Operation::conv_transpose;
+  const std::optional<WideTimes> times = wide_times(p, request);
+  if (times && !forward) return times->beats(times->gather);
   const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = vectors_multiply_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
@@ -174,8 +176,6 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   const bool fills_tiles = columns > (pairs ? kFewResultsOfPairs : kFewResults) && (pairs || !one_or_two);
   const bool short_rows = !forward && !by_pairs && g.groups == 1 && depth <= kFewChannels && !fills_tiles && !met_once(p) &&
                           depth * g.w_positions() >= (planes ? kLongSumOfPlanes : kLongSum);
-  const std::optional<WideTimes> times = wide_times(p, request);
-  if (times && !forward) return times->beats(times->gather);
   const bool kept = times ? times->beats(times->gather) : forward && planes && !pairs && beats_gather(p, isa);
   const bool few_inputs = short_sums(p, isa, pairs && planes);
   return (few_results(p, isa, planes) && !by_pairs) || short_rows || kept || few_inputs || narrow_groups(p, planes, pairs) ||

@@ -32,19 +32,12 @@ constexpr Prices kPricesOf8Lanes = {{0.0249, 0.0819, 3.87, 0.301, 0.578, 0.238, 
                                     {0.023, 0.0045, 0.483, 0.361, 0.184, 0.948}};
 constexpr int64_t kLargeBytes = 8 << 20;
 
-// Pieces of x of so many cells, in samples and all.
-double pieces(const Geometry& g, const int64_t* cells) {
-  double count = double(g.batch);
-  for (int a = 0; a < kAxes; ++a) count *= double(parts_of(g.axis[a].x, cells[a]));
-  return count;
-}
-
 double time_of_gather(const Geometry& g, const GatherAxis* axis, double vectors, double products, const Prices& prices) {
   int64_t of_cell = g.y_channels * int64_t(sizeof(float)), cells[kAxes];
   for (int a = 0; a < kAxes; ++a) of_cell *= std::min(axis[a].in_step, axis[a].in_extent);
-  const int64_t room =
-      cut_axes([&](int a) { return g.axis[a].x; }, std::clamp<int64_t>(kGatherBoxBytes / of_cell, 1, kGatherCells), cells);
-  const double blocks = pieces(g, cells) / double(std::min(even_part(g.batch, room), g.batch));
+  const auto extent_of_x = [&](int a) { return g.axis[a].x; };
+  const int64_t room = cut_axes(extent_of_x, std::clamp<int64_t>(kGatherBoxBytes / of_cell, 1, kGatherCells), cells);
+  const double blocks = double(g.batch * piece_count(extent_of_x, cells)) / double(even_part(g.batch, room));
   double read = double(g.batch * g.y_channels);
   for (int a = 0; a < kAxes; ++a) read *= double(axis[a].reached(cells[a]) * parts_of(g.axis[a].x, cells[a]));
   const auto& price = prices.gather;
@@ -61,22 +54,23 @@ double time_of_wide(const Problem& p, const GatherAxis* axis, const Tiles<float>
   for (const PlaneAxis& a : plane_axis) planes *= int64_t(a.residues.size());
   const int64_t copies = unfolds ? g.y_channels * g.w_positions() : 0;
   int64_t cells[kAxes], extent[kAxes];  // of a block, and of its planes
-  cut_axes([&](int a) { return g.axis[a].x; },
-           std::max<int64_t>(1, kWideBoxBytes / (std::max({planes, copies, g.x_channels}) * int64_t(sizeof(float)))), cells);
+  const auto extent_of_x = [&](int a) { return g.axis[a].x; };
+  cut_axes(extent_of_x, std::max<int64_t>(1, kWideBoxBytes / (std::max({planes, copies, g.x_channels}) * int64_t(sizeof(float)))),
+           cells);
   // Positions between those that taps read are read with them.
   const double residues = double(plane_axis[2].residues.size()), skipped = std::max(residues, double(axis[2].in_step)) / residues;
   for (int a = 0; a < kAxes; ++a) extent[a] = cells[a] + plane_axis[a].q_max - plane_axis[a].q_min;
-  const double blocks = pieces(g, cells), lines = blocks * double(planes * extent[0] * extent[1]) * skipped,
-               lanes = double(tiles.lanes);
-  const double positions = double(cells[0] * cells[1] * cells[2]);
-  const double vectors = unfolds ? double(parts_of(cells[0] * cells[1] * cells[2], tiles.lanes))
+  const double blocks = double(g.batch * piece_count(extent_of_x, cells)), lanes = double(tiles.lanes);
+  const double lines = blocks * double(planes * extent[0] * extent[1]) * skipped;
+  const int64_t positions = cells[0] * cells[1] * cells[2];
+  const double vectors = unfolds ? double(parts_of(positions, tiles.lanes))
                                  : double(cells[0] * parts_of((cells[1] - 1) * extent[2] + cells[2], tiles.lanes));
   const auto& price = prices.wide;
   return blocks * vectors *
              (price.product * lanes * double(g.w_size()) + price.tile * double(parts_of(g.x_channels, tiles.max_wide_rows))) +
          lines * (price.line + price.brought * lanes * double(parts_of(extent[2], tiles.lanes))) +
          double(g.w_size()) * (price.weight + price.weight_of_block * blocks) +
-         price.copied * blocks * positions * double(copies);
+         price.copied * blocks * double(positions * copies);
 }
 
 }  // namespace
