@@ -2,7 +2,8 @@
 // The model: what a call adds up, each kind at a price that was fitted (least squares of the relative error) to the times of 430
 // layers drawn at random, of 3 to 512 channels and strides of 1 to 16 along one to three axes. It misses by 11 % (`wide`), 14
 // (`overlap`), 19 (`gather`) and 27 (`fold`), with 8 lanes by 9, 12, 14 and 19: what it chooses takes 1.2 % longer than `wide`
-// would where that is faster, and the others where not (with 8 lanes 0.5 %).
+// would where that is faster, and the others where not (with 8 lanes 0.5 %). Where channels lie side by side, of 444 layers of 4
+// to 40 results, it misses by 17 % (`wide`), 19 (`overlap`) and 26 (`gather`), with 8 lanes by 19, 24 and 24.
 #include "csrc/cpu/wide_times.h"
 
 #include <algorithm>
@@ -20,10 +21,12 @@ constexpr int64_t kLongStride = 8;
 // What a weight costs is that it is packed.
 struct Prices {
   struct {
-    double product, weight, result, result_of_long;  // an element of y, of strides from kLongStride on
+    double product, x, weight, result, result_of_long;  // an element of y, of strides from kLongStride on
   } wide;
   struct {
-    double product, x, weight, sum, line, result;  // of a tap and a position; of x and taps; an element of y for each of a stride
+    double product, product_of_vector;  // where results fill one vector
+    double x, weight, sum, line;        // of a tap and a position; of x and taps
+    double result, position;            // an element of y for each of a stride; a position of y
   } gather;
   struct {
     double product, weight, sum, result;
@@ -32,14 +35,19 @@ struct Prices {
     double product, x, weight, sum, result, result_of_stride;
   } fold;
 };
-constexpr Prices kPrices = {{0.0137, 0.653, 0.293, 0.157},
-                            {0.0123, 0.328, 0.395, 0.0358, 81, 0.0746},
+constexpr Prices kPrices = {{0.0137, 0, 0.653, 0.293, 0.157},
+                            {0.0123, 0.0123, 0.328, 0.395, 0.0358, 81, 0.0746, 0},
                             {0.0107, 1.57, 0.112, 0.475},
                             {0.0118, 0.49, 0.578, 0.101, 0.253, 0.0269}};
-constexpr Prices kPricesOf8Lanes = {{0.0254, 1.02, 0.18, 0.156},
-                                    {0.0236, 0.326, 0.504, 0.0549, 72.6, 0.0583},
+constexpr Prices kPricesOf8Lanes = {{0.0254, 0, 1.02, 0.18, 0.156},
+                                    {0.0236, 0.0236, 0.326, 0.504, 0.0549, 72.6, 0.0583, 0},
                                     {0.0229, 1.48, 0.166, 0.728},
                                     {0.0236, 0, 0.657, 0.0701, 0.35, 0.0214}};
+// Of channels that lie side by side, which nothing folds before it is asked here.
+constexpr Prices kPricesOfRows = {
+    {0.0138, 0.107, 0.361, 0.431, 0.522}, {0.0125, 0.0161, 0, 0.704, 0.0383, 28.7, 0, 3.94}, {0.0115, 0.98, 0.0561, 0.91}, {}};
+constexpr Prices kPricesOfRowsOf8Lanes = {
+    {0.026, 0.0919, 0.495, 0.391, 0.604}, {0.0233, 0.03, 0, 1.12, 0.0697, 26.7, 0, 2.86}, {0.0259, 1.14, 0.101, 1.18}, {}};
 // What is said to be faster must be so by a little more than nothing: of what is chosen wrongly, the others lose more.
 constexpr double kLeastGain = 0.95;
 
@@ -57,15 +65,30 @@ double products_of_wide(const Problem& p, const Tiles<float>& tiles) {
   return blocks * lines.products(cells[1], cells[2]) * double(tiles.lanes);
 }
 
+bool in_planes(const Problem& p) {
+  return p.x.axis[kAxes - 1] == 1 && p.y.axis[kAxes - 1] == 1 && p.x.channel != 1 && p.y.channel != 1;
+}
+
+bool rows_of_channels(const Problem& p) {
+  return p.x.axis[kAxes - 1] != 1 && p.y.axis[kAxes - 1] != 1 && p.x.channel == 1 && p.y.channel == 1;
+}
+
+const Prices& prices_of(const Problem& p, const Tiles<float>& tiles) {
+  const bool rows = rows_of_channels(p);
+  if (tiles.lanes < kMaxLanes) return rows ? kPricesOfRowsOf8Lanes : kPricesOf8Lanes;
+  return rows ? kPricesOfRows : kPrices;
+}
+
 bool known(const Problem& p, const Request& request) {
-  constexpr int64_t kLeastChannels = 3;  // of those gradients that were measured
+  constexpr int64_t kLeastChannels = 3, kLeastResultsOfRows = 4, kMostResultsOfRows = 40;  // of what was measured
   const Geometry& g = p.geometry;
   if (p.operation == Operation::backward_weights || p.type != Type::f32 || g.groups > 1 || request.isa < Isa::avx2) return false;
   if (g.x_size() == 0 || g.w_size() == 0 || g.y_size() == 0) return false;
   const bool gradient = p.operation == Operation::backward_data;
   if (gradient && (std::min(g.x_channels, g.y_channels) < kLeastChannels || g.w_positions() == 1)) return false;
-  const bool planes = p.x.axis[kAxes - 1] == 1 && p.y.axis[kAxes - 1] == 1 && p.x.channel != 1 && p.y.channel != 1;
-  return planes && !weaves(p) && !gather_takes_matrices(p, request);
+  const bool of_rows = !gradient && rows_of_channels(p) && g.y_channels >= kLeastResultsOfRows &&
+                       g.y_channels <= kMostResultsOfRows && double(g.w_positions()) > strides_of(g);
+  return (in_planes(p) || of_rows) && !weaves(p) && !gather_takes_matrices(p, request);
 }
 
 }  // namespace
@@ -79,19 +102,19 @@ std::optional<WideTimes> wide_times(const Problem& p, const Request& request) {
   if (inside * double(g.x_channels * g.y_channels) < kLeastProducts) return std::nullopt;
   const Tiles<float>& tiles = ::torch_ext::cpu::tiles<float>(request.isa);
   if (p.operation == Operation::backward_data) return wide_times_of_data(p, tiles);
-  const Prices& price = tiles.lanes < kMaxLanes ? kPricesOf8Lanes : kPrices;
   const double x = double(g.x_size()), y = double(g.y_size()), weights = double(g.w_size()), packed = p.prepacked ? 0 : weights;
   const double depth = double(g.x_channels), columns = double(g.y_channels), taps = double(g.w_positions());
   const double vectors = double(round_up(g.y_channels, tiles.column_step)), stride = double(g.axis[2].stride);
   const double lines = double(g.batch * g.axis[0].x * g.axis[1].x),
                whole_lines = lines * double(round_up(g.axis[2].x, tiles.lanes));
-  const auto& [wide, gather, overlap, fold] = price;
+  const auto& [wide, gather, overlap, fold] = prices_of(p, tiles);
   WideTimes times;
-  times.wide = wide.product * products_of_wide(p, tiles) + wide.weight * weights +
+  times.wide = wide.product * products_of_wide(p, tiles) + wide.x * x + wide.weight * weights +
                (g.axis[2].stride < kLongStride ? wide.result : wide.result_of_long) * y;
-  times.gather = inside * vectors * (gather.product * depth + gather.sum) + gather.x * x +
-                 gather.weight * packed * vectors / columns + gather.line * lines * double(g.axis[0].w * g.axis[1].w) * stride +
-                 gather.result * y * stride;
+  const double product = vectors > tiles.lanes ? gather.product : gather.product_of_vector;
+  times.gather = inside * vectors * (product * depth + gather.sum) + gather.x * x + gather.weight * packed * vectors / columns +
+                 gather.line * lines * double(g.axis[0].w * g.axis[1].w) * stride +
+                 (gather.result * stride + gather.position / columns) * y;
   times.overlap = whole_lines * weights * overlap.product + overlap.weight * packed + overlap.sum * x / depth * taps * columns +
                   overlap.result * y;
   times.fold = inside * columns * (fold.product * depth + fold.sum) + fold.x * x + fold.weight * packed +
