@@ -70,6 +70,7 @@ template <class In>
 bool overlap_pays(const Problem& p, const Tiles<typename Operand<In>::Real>& tiles, const Request& request) {
   constexpr int64_t kMinDepth = 4;             // input channels: below it the overlap-add costs as much as a short product
   constexpr int64_t kMinDepthSideBySide = 16;  // of groups whose channels lie side by side
+  constexpr double kLeastGainOfGather = 0.9;   // less is not known so well (17 layers of 12 to 20 results: 0.67 to 0.89)
   const Geometry& g = p.geometry;
   const bool side_by_side = g.groups > 1 && g.x_channels < kMinDepthSideBySide && (p.x.channel == 1 || p.y.channel == 1);
   const bool pairs = multiplies_pairs(p.type, request.isa);  // which `gather` does, with as many lanes
@@ -78,7 +79,8 @@ bool overlap_pays(const Problem& p, const Tiles<typename Operand<In>::Real>& til
   const bool deep = g.x_channels >= kMinDepth || sums_many_taps(p, tiles);
   if (!few || !deep || side_by_side || short_sums<In>(p, tiles) || gather_takes_matrices(p, request)) return false;
   const std::optional<WideTimes> times = wide_times(p, request);
-  return !times || !times->beats(times->overlap);
+  if (!times) return true;
+  return !times->beats(times->overlap) && times->gather >= kLeastGainOfGather * times->overlap;
 }
 
 template bool overlap_pays<float>(const Problem&, const Tiles<float>&, const Request&);
