@@ -3,7 +3,8 @@
 // layers drawn at random, of 3 to 512 channels and strides of 1 to 16 along one to three axes. It misses by 11 % (`wide`), 14
 // (`overlap`), 19 (`gather`) and 27 (`fold`), with 8 lanes by 9, 12, 14 and 19: what it chooses takes 1.2 % longer than `wide`
 // would where that is faster, and the others where not (with 8 lanes 0.5 %). Where channels lie side by side, of 444 layers of 4
-// to 40 results, it misses by 17 % (`wide`), 19 (`overlap`) and 26 (`gather`), with 8 lanes by 19, 24 and 24.
+// to 40 results, it misses by 17 % (`wide`), 19 (`overlap`) and 26 (`gather`), with 8 lanes by 19, 24 and 24. The prices of
+// 16-bit types are of 454 layers: by 16 to 22 %, with 8 lanes 12 to 19.
 #include "csrc/cpu/wide_times.h"
 
 #include <algorithm>
@@ -35,19 +36,36 @@ struct Prices {
     double product, x, weight, sum, result, result_of_stride;
   } fold;
 };
-constexpr Prices kPrices = {{0.0137, 0, 0.653, 0.293, 0.157},
-                            {0.0123, 0.0123, 0.328, 0.395, 0.0358, 81, 0.0746, 0},
-                            {0.0107, 1.57, 0.112, 0.475},
-                            {0.0118, 0.49, 0.578, 0.101, 0.253, 0.0269}};
-constexpr Prices kPricesOf8Lanes = {{0.0254, 0, 1.02, 0.18, 0.156},
-                                    {0.0236, 0.0236, 0.326, 0.504, 0.0549, 72.6, 0.0583, 0},
-                                    {0.0229, 1.48, 0.166, 0.728},
-                                    {0.0236, 0, 0.657, 0.0701, 0.35, 0.0214}};
-// Of channels that lie side by side, which nothing folds before it is asked here.
-constexpr Prices kPricesOfRows = {
-    {0.0138, 0.107, 0.361, 0.431, 0.522}, {0.0125, 0.0161, 0, 0.704, 0.0383, 28.7, 0, 3.94}, {0.0115, 0.98, 0.0561, 0.91}, {}};
-constexpr Prices kPricesOfRowsOf8Lanes = {
-    {0.026, 0.0919, 0.495, 0.391, 0.604}, {0.0233, 0.03, 0, 1.12, 0.0697, 26.7, 0, 2.86}, {0.0259, 1.14, 0.101, 1.18}, {}};
+// Of tensors in planes, and of those whose channels lie side by side, which nothing folds before it is asked here.
+struct PricesOfType {
+  Prices planes, planes_of_8_lanes, rows, rows_of_8_lanes;
+};
+constexpr PricesOfType kFloats = {
+    {{0.0137, 0, 0.653, 0.293, 0.157},
+     {0.0123, 0.0123, 0.328, 0.395, 0.0358, 81, 0.0746, 0},
+     {0.0107, 1.57, 0.112, 0.475},
+     {0.0118, 0.49, 0.578, 0.101, 0.253, 0.0269}},
+    {{0.0254, 0, 1.02, 0.18, 0.156},
+     {0.0236, 0.0236, 0.326, 0.504, 0.0549, 72.6, 0.0583, 0},
+     {0.0229, 1.48, 0.166, 0.728},
+     {0.0236, 0, 0.657, 0.0701, 0.35, 0.0214}},
+    {{0.0138, 0.107, 0.361, 0.431, 0.522}, {0.0125, 0.0161, 0, 0.704, 0.0383, 28.7, 0, 3.94}, {0.0115, 0.98, 0.0561, 0.91}, {}},
+    {{0.026, 0.0919, 0.495, 0.391, 0.604}, {0.0233, 0.03, 0, 1.12, 0.0697, 26.7, 0, 2.86}, {0.0259, 1.14, 0.101, 1.18}, {}}};
+// bf16 and f16 that are widened to floats.
+constexpr PricesOfType kHalves = {
+    {{0.014, 0.113, 0.857, 0.362, 0.409},
+     {0.0125, 0.0125, 0.467, 0.574, 0.0703, 74.2, 0.0445, 0},
+     {0.0114, 0.982, 0.106, 0.686},
+     {0.013, 0.693, 0.741, 0.038, 0.284, 0}},
+    {{0.0266, 0.131, 0.846, 0.366, 0.592},
+     {0.0233, 0.0233, 0.884, 0.635, 0.114, 86.2, 0.134, 0},
+     {0.0248, 1.35, 0.165, 1.02},
+     {0.0235, 1.36, 1.51, 0.0668, 0.486, 0.0175}},
+    {{0.0139, 0.27, 0.471, 0.499, 0.647},
+     {0.0116, 0.0161, 0.0607, 0.745, 0.0522, 43.3, 0, 5.23},
+     {0.0123, 0.882, 0.0594, 0.959},
+     {}},
+    {{0.0261, 0.292, 0.68, 0.532, 0.915}, {0.0228, 0.0286, 0.154, 1.4, 0.096, 36.8, 0, 8.19}, {0.0268, 0.975, 0.0622, 1.48}, {}}};
 // What is said to be faster must be so by a little more than nothing: of what is chosen wrongly, the others lose more.
 constexpr double kLeastGain = 0.95;
 
@@ -74,17 +92,20 @@ bool rows_of_channels(const Problem& p) {
 }
 
 const Prices& prices_of(const Problem& p, const Tiles<float>& tiles) {
-  const bool rows = rows_of_channels(p);
-  if (tiles.lanes < kMaxLanes) return rows ? kPricesOfRowsOf8Lanes : kPricesOf8Lanes;
-  return rows ? kPricesOfRows : kPrices;
+  const PricesOfType& prices = p.type == Type::f32 ? kFloats : kHalves;
+  if (rows_of_channels(p)) return tiles.lanes < kMaxLanes ? prices.rows_of_8_lanes : prices.rows;
+  return tiles.lanes < kMaxLanes ? prices.planes_of_8_lanes : prices.planes;
 }
 
 bool known(const Problem& p, const Request& request) {
-  constexpr int64_t kLeastChannels = 3, kLeastResultsOfRows = 4, kMostResultsOfRows = 40;  // of what was measured
+  // Of what was measured.
+  constexpr int64_t kLeastChannels = 3, kLeastResultsOfRows = 4, kMostResultsOfRows = 40, kLongestStride = 32;
   const Geometry& g = p.geometry;
-  if (p.operation == Operation::backward_weights || p.type != Type::f32 || g.groups > 1 || request.isa < Isa::avx2) return false;
+  const bool floats = p.type != Type::f64 && !multiplies_pairs(p.type, request.isa);
+  if (p.operation == Operation::backward_weights || !floats || g.groups > 1 || request.isa < Isa::avx2) return false;
   if (g.x_size() == 0 || g.w_size() == 0 || g.y_size() == 0) return false;
   const bool gradient = p.operation == Operation::backward_data;
+  if (!gradient && g.axis[kAxes - 1].stride > kLongestStride) return false;
   if (gradient && (std::min(g.x_channels, g.y_channels) < kLeastChannels || g.w_positions() == 1)) return false;
   const bool of_rows = !gradient && rows_of_channels(p) && g.y_channels >= kLeastResultsOfRows &&
                        g.y_channels <= kMostResultsOfRows && double(g.w_positions()) > strides_of(g);
