@@ -10,7 +10,7 @@ namespace torch_ext::cpu {
 
 // In nanoseconds, of which only the ratios matter.
 struct WideTimes {
-  double wide, gather, overlap, fold;  // overlap: of conv_transpose; fold: by `reorder`
+  double wide, gather, overlap, fold;  // overlap: of conv_transpose; fold: of planes, by `reorder`
   // Whether `wide` is faster than what would be chosen, and then chosen itself.
   bool beats(double other) const { return wide < other && wide < gather; }
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model of `wide_times` for gradients of data, by the blocks that the kernels cut: fitted to 840 layers drawn at random, with
-// 8 lanes 680, it misses by 14 % (`wide`), 15 (`gather`) and 23 (`fold`), with 8 lanes by 10, 13 and 18.
+// 8 lanes 680, it misses by 14 % (`wide`), 15 (`gather`) and 23 (`fold`), with 8 lanes by 10, 13 and 18. 16-bit types that are
+// widened have the same prices: of 454 layers of bf16, those chosen by them take 0.95 of the time of those chosen without (8
+// lanes: 0.98).
 #include <algorithm>
 
 #include "csrc/cpu/gather.h"
