@@ -42,9 +42,10 @@ def _conv_transpose(
         strides, dilations = axes_list(op, "stride", stride, axes), axes_list(op, "dilation", dilation, axes)
         output_paddings = axes_list(op, "output_padding", output_padding, axes)
         pads_begin, pads_end, auto_pad = pads(op, padding, axes)
-    if input.dim() != axes + 1 and input.dim() != axes + 2:
+    dims = input.dim()
+    unbatched = dims == axes + 1
+    if not unbatched and dims != axes + 2:
         raise RuntimeError(f"{op}: input must have {axes + 1} (unbatched) or {axes + 2} dimensions, got sizes {list(input.shape)}")
-    unbatched = input.dim() == axes + 1
     output = torch.ops.torch_ext.conv_transpose(
         input.unsqueeze(0) if unbatched else input,
         weight,

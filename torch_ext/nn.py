@@ -126,8 +126,8 @@ class _ConvTranspose:
         begin, end, mode = pads(type(self).__name__, padding, len(self.kernel_size))
         if mode.startswith("same"):
             begin, end = same_pads(self.kernel_size, self.stride, self.dilation, mode == "same_upper")
-        self.pads_begin: List[int] = begin
-        self.pads_end: List[int] = end
+        self.pads_begin: List[int] = list(begin)
+        self.pads_end: List[int] = list(end)
         self.padding = mode if mode != "none" else tuple(begin) if begin == end else tuple(zip(begin, end))
         self.register_buffer("packed", None, persistent=False)  # the weights as torch_ext.prepack packs them
 
