@@ -14,19 +14,19 @@ namespace {
 
 // Where a pair takes as long as two floats: rows of bf16 need not be widened, which takes longer than few products of each. (NXC,
 // gradients of data of 16 groups of 16 to 2 channels, k4 s4, 4 lines of 1000: 0.4 of the time; 16 to 8, volumes of 16, k1 s2:
-// 0.23; conv_transpose of 8 to 512, k1 s2, 14x14: 0.25; of 8 to 64, k2 s2, 64x64: 0.87. But of 32 to 64: 1.4, of 256 to 64: 1.76;
-// gradients of 16 to 64, k4 s2, 32x32: 1.6.)
+// 0.23; 18 to 4, k5 s5, 110x110: 0.55; but of 16 to 24, k4 s2, lines of 150: 1.3; 13 to 9, k14 s12, 40x40, where rows of y begin
+// in the middle of a pair: 1.64. conv_transpose of 8 to 512, k1 s2, 14x14: 0.25; of 8 to 64, k2 s2, 64x64: 0.87; 32 to 64: 1.4.)
 bool slow_pairs_pay(const Problem& p) {
-  constexpr int64_t kFewMet = 2, kFewChannels = 8;
-  constexpr double kFewProducts = 1024, kFewOfOne = 16;
+  constexpr int64_t kFewMet = 2, kFewChannels = 8, kFewSummed = 12;
+  constexpr double kFewProducts = 2048, kFewOfRow = 512, kFewOfOne = 13;
   const Geometry& g = p.geometry;
   if (p.x.channel != 1 || p.y.channel != 1) return false;
   const double y_channels = double(g.y_channels), of_channel = double(g.x_channels * g.w_positions());  // of a position of x
   if (p.operation == Operation::backward_data) {
     const double of_y = of_channel / strides_of(g);
-    return g.y_channels > 1 && (of_y * y_channels < kFewProducts || of_y < kFewOfOne);
+    return g.y_channels % 2 == 0 && (of_y < kFewOfOne || (g.y_channels <= kFewSummed && of_y * y_channels < kFewOfRow));
   }
-  return taps_met(g) <= kFewMet && (g.x_channels <= kFewChannels || of_channel * y_channels < 2 * kFewProducts);
+  return taps_met(g) <= kFewMet && (g.x_channels <= kFewChannels || of_channel * y_channels < kFewProducts);
 }
 
 }  // namespace

@@ -57,7 +57,8 @@ struct Strip {
   static inline __attribute__((always_inline)) void add_products(Strip (&rows)[Rows], const typename V::Reg (&factors)[Rows],
                                                                  const Real* columns, typename V::Mask mask) {
     TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) {
-      const auto x = load_one(columns, v, mask);
+      auto x = load_one(columns, v, mask);
+      if constexpr (Rows > 1) V::pin(x);  // else it is loaded for each of them
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) rows[m].vector[v] = V::fma(factors[m], x, rows[m].vector[v]);
     }
   }
@@ -112,10 +113,12 @@ struct Strip<V, Vectors, Last::kHalf> {
   static inline __attribute__((always_inline)) void add_products(Strip (&rows)[Rows], const typename V::Reg (&factors)[Rows],
                                                                  const Real* columns, typename V::Mask mask) {
     TORCH_EXT_UNROLL for (int v = 0; v < kWhole; ++v) {
-      const auto x = V::load(columns + v * V::lanes);
+      auto x = V::load(columns + v * V::lanes);
+      if constexpr (Rows > 1) V::pin(x);
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) rows[m].vector[v] = V::fma(factors[m], x, rows[m].vector[v]);
     }
-    const auto x = Half::load_masked(columns + kWhole * V::lanes, mask);
+    auto x = Half::load_masked(columns + kWhole * V::lanes, mask);
+    if constexpr (Rows > 1) Half::pin(x);
     TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) rows[m].half = Half::fma(Half::of(factors[m]), x, rows[m].half);
   }
   inline __attribute__((always_inline)) void widen(typename V::Reg* to) const {
