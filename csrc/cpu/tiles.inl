@@ -94,7 +94,7 @@ __attribute__((noinline)) void outer_sums(const OuterTile<typename V::Real>& t) 
     const auto add = [&](Strip * sums) __attribute__((always_inline)) {
       Strip columns;
       columns.load_masked(b, mask);
-      if constexpr (Chains > 1) columns.pin();
+      if constexpr (Chains > 1 || Rows > 1) columns.pin();  // else it is loaded for each row, where these are few
       TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) sums[m].add_product(a + m, columns);
       a += t.a_pitch;
       b += t.b_pitch;

@@ -88,7 +88,8 @@ void sum_some_rows(const RowsTile<typename V::Real>& t, int64_t row) {
     typename V::Reg sums[Positions];
     TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) sums[m] = V::zero();
     TORCH_EXT_UNROLL for (int r = 0; r < Rows; ++r) {
-      const auto values = load_lanes<V>(b + r * t.b_pitch + n, mask...);
+      auto values = load_lanes<V>(b + r * t.b_pitch + n, mask...);
+      if constexpr (Positions > 1) V::pin(values);  // else they are loaded for each
       TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) sums[m] = V::fma(factors[r][m], values, sums[m]);
     }
     TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) {
