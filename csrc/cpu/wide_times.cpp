@@ -8,6 +8,7 @@
 #include "csrc/cpu/wide_times.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "csrc/cpu/gather.h"
 #include "csrc/cpu/rounding.h"
@@ -23,14 +24,16 @@ constexpr int64_t kLongStride = 8;
 struct Prices {
   struct {
     double product, x, weight, result, result_of_long;  // an element of y, of strides from kLongStride on
+    double line = 0;                                    // of a plane that a block reads
   } wide;
   struct {
     double product, product_of_vector;  // where results fill one vector
     double x, weight, sum, line;        // of a tap and a position; of x and taps
     double result, position;            // an element of y for each of a stride; a position of y
+    double gap = 0;                     // an element of y that no tap reaches
   } gather;
   struct {
-    double product, weight, sum, result;
+    double product, weight, sum, result, gap = 0;
   } overlap;
   struct {
     double product, x, weight, sum, result, result_of_stride;
@@ -41,21 +44,21 @@ struct PricesOfType {
   Prices planes, planes_of_8_lanes, rows, rows_of_8_lanes;
 };
 constexpr PricesOfType kFloats = {
-    {{0.0137, 0, 0.653, 0.293, 0.157},
-     {0.0123, 0.0123, 0.328, 0.395, 0.0358, 81, 0.0746, 0},
-     {0.0107, 1.57, 0.112, 0.475},
+    {{0.0137, 0, 0.653, 0.293, 0.157, 4},
+     {0.0123, 0.0123, 0.328, 0.395, 0.0358, 81, 0.0746, 0, 0.3},
+     {0.0107, 1.57, 0.112, 0.475, -0.2},
      {0.0118, 0.49, 0.578, 0.101, 0.253, 0.0269}},
-    {{0.0254, 0, 1.02, 0.18, 0.156},
-     {0.0236, 0.0236, 0.326, 0.504, 0.0549, 72.6, 0.0583, 0},
-     {0.0229, 1.48, 0.166, 0.728},
+    {{0.0254, 0, 1.02, 0.18, 0.156, 4},
+     {0.0236, 0.0236, 0.326, 0.504, 0.0549, 72.6, 0.0583, 0, 0.3},
+     {0.0229, 1.48, 0.166, 0.728, -0.2},
      {0.0236, 0, 0.657, 0.0701, 0.35, 0.0214}},
     {{0.0138, 0.107, 0.361, 0.431, 0.522}, {0.0125, 0.0161, 0, 0.704, 0.0383, 28.7, 0, 3.94}, {0.0115, 0.98, 0.0561, 0.91}, {}},
     {{0.026, 0.0919, 0.495, 0.391, 0.604}, {0.0233, 0.03, 0, 1.12, 0.0697, 26.7, 0, 2.86}, {0.0259, 1.14, 0.101, 1.18}, {}}};
 // bf16 and f16 that are widened to floats.
 constexpr PricesOfType kHalves = {
-    {{0.014, 0.113, 0.857, 0.362, 0.409},
-     {0.0125, 0.0125, 0.467, 0.574, 0.0703, 74.2, 0.0445, 0},
-     {0.0114, 0.982, 0.106, 0.686},
+    {{0.014, 0.113, 0.857, 0.362, 0.409, 2},
+     {0.0125, 0.0125, 0.467, 0.574, 0.0703, 74.2, 0.0445, 0, 0.3},
+     {0.0114, 0.982, 0.106, 0.686, -0.2},
      {0.013, 0.693, 0.741, 0.038, 0.284, 0}},
     {{0.0266, 0.131, 0.846, 0.366, 0.592},
      {0.0233, 0.0233, 0.884, 0.635, 0.114, 86.2, 0.134, 0},
@@ -69,18 +72,29 @@ constexpr PricesOfType kHalves = {
 // What is said to be faster must be so by a little more than nothing: of what is chosen wrongly, the others lose more.
 constexpr double kLeastGain = 0.95;
 
-// Multiply-adds of whole vectors.
-double products_of_wide(const Problem& p, const Tiles<float>& tiles) {
+// Of a vector that passes by few rows there is more to load than to multiply.
+double slowness_of(int64_t rows) {
+  constexpr double kSlowness[] = {1, 1.75, 1.5, 1.2};
+  return rows < int64_t(std::size(kSlowness)) ? kSlowness[rows] : 1;
+}
+
+// Of `wide`: multiply-adds of whole vectors, and lines of planes that are read.
+struct WideWork {
+  double products, lines;
+};
+WideWork work_of_wide(const Problem& p, const Tiles<float>& tiles) {
   const Geometry& g = p.geometry;
   const GatherAxis axis[kAxes] = {{g.axis[0], p.operation}, {g.axis[1], p.operation}, {g.axis[2], p.operation}};
   const PlaneAxis plane_axis[kAxes] = {PlaneAxis(axis[0]), PlaneAxis(axis[1]), PlaneAxis(axis[2])};
-  const WideLines lines(tiles, axis, plane_axis, g.x_channels, g.y_channels, even_part(g.y_channels, tiles.max_wide_rows));
+  const int64_t rows = even_part(g.y_channels, tiles.max_wide_rows);
+  const WideLines lines(tiles, axis, plane_axis, g.x_channels, g.y_channels, rows);
   int64_t cells[kAxes];  // of a block
   cut_axes([&](int a) { return axis[a].cells; }, std::max<int64_t>(1, kWideBoxBytes / lines.bytes()), cells);
   if (axis[2].out_step > 1) cells[1] = lines.at_once(cells[1], cells[2]);
   const double blocks =
       double(g.batch * axis[0].cells) * double(parts_of(axis[1].cells, cells[1])) * double(parts_of(axis[2].cells, cells[2]));
-  return blocks * lines.products(cells[1], cells[2]) * double(tiles.lanes);
+  return {slowness_of(rows) * blocks * lines.products(cells[1], cells[2]) * double(tiles.lanes),
+          blocks * lines.lines_read(cells[1])};
 }
 
 bool in_planes(const Problem& p) {
@@ -130,15 +144,18 @@ std::optional<WideTimes> wide_times(const Problem& p, const Request& request) {
   const double lines = double(g.batch * g.axis[0].x * g.axis[1].x),
                whole_lines = lines * double(round_up(g.axis[2].x, tiles.lanes));
   const auto& [wide, gather, overlap, fold] = prices_of(p, tiles);
+  double reached = y;
+  for (const Axis& a : g.axis) reached *= double(std::min(a.w, a.stride)) / double(a.stride);
+  const WideWork work = work_of_wide(p, tiles);
   WideTimes times;
-  times.wide = wide.product * products_of_wide(p, tiles) + wide.x * x + wide.weight * weights +
+  times.wide = wide.product * work.products + wide.line * work.lines + wide.x * x + wide.weight * weights +
                (g.axis[2].stride < kLongStride ? wide.result : wide.result_of_long) * y;
   const double product = vectors > tiles.lanes ? gather.product : gather.product_of_vector;
   times.gather = inside * vectors * (product * depth + gather.sum) + gather.x * x + gather.weight * packed * vectors / columns +
                  gather.line * lines * double(g.axis[0].w * g.axis[1].w) * stride +
-                 (gather.result * stride + gather.position / columns) * y;
+                 (gather.result * stride + gather.position / columns) * y + gather.gap * (y - reached);
   times.overlap = whole_lines * weights * overlap.product + overlap.weight * packed + overlap.sum * x / depth * taps * columns +
-                  overlap.result * y;
+                  overlap.result * y + overlap.gap * (y - reached);
   times.fold = inside * columns * (fold.product * depth + fold.sum) + fold.x * x + fold.weight * packed +
                (fold.result + fold.result_of_stride * stride) * y;
   times.wide /= kLeastGain;
