@@ -28,6 +28,10 @@ constexpr int64_t kMaxPositionsWrittenInCache = 9, kLeastColumnsWritten = 64;
 constexpr int64_t kMaxPositionsOfLarge = 128, kMaxPositionsWritten = 48, kMaxPositionsOfLinesWritten = 100;
 constexpr int64_t kLeastRowsWritten = 128;
 constexpr double kLeastInside = 0.75;
+// Of weights that are read from memory: fewer where rows are few (256 to 256 channels, k5 s2, 9x9: 0.75 of the time without these
+// in NCX, 0.68 in NXC), or where many taps do not lie side by side (64 to 256, k8 s4, 4x4, NXC: 0.19; 128 to 256, 9x9: 0.34).
+constexpr int64_t kManyRowsDotted = 512, kMaxPositionsOfRowsDotted = 50;
+constexpr int64_t kMaxPositionsOfTapsApart = 8;
 // Without AVX-512, of weights that are read from memory (512 to 512 channels, k4 s2: gradient of data 0.73 of the time at 36
 // positions without these; gradient of weights 0.8 at 36, NXC, while of NCX it is 0.7 to 0.9 with these at 50 to 100).
 constexpr int64_t kMaxPositionsOfLargeDotted = 30;
@@ -93,11 +97,19 @@ int64_t most_positions_of_large_written(const Problem& p) {
   return line ? kMaxPositionsOfLinesWritten : kMaxPositionsWritten;
 }
 
+int64_t most_positions_of_large_dotted(const Problem& p) {
+  const Geometry& g = p.geometry;
+  const bool apart = p.w.channel == 1;
+  if (apart && g.w_positions() >= kManyTaps) return kMaxPositionsOfTapsApart;
+  return g.x_channels >= kManyRowsDotted || (!apart && g.w_positions() >= kTapsOfPanels) ? kMaxPositionsOfLarge
+                                                                                         : kMaxPositionsOfRowsDotted;
+}
+
 // Of large weights. Sixteen registers make tiles so low that other kernels are as fast sooner.
 int64_t most_positions_of_large(const Problem& p, Isa isa) {
   const Geometry& g = p.geometry;
   const bool taps_inside = p.w.channel != 1, written = p.operation == Operation::backward_weights;
-  if (isa >= Isa::avx512) return written ? most_positions_of_large_written(p) : kMaxPositionsOfLarge;
+  if (isa >= Isa::avx512) return written ? most_positions_of_large_written(p) : most_positions_of_large_dotted(p);
   if (g.w_positions() >= kTapsOfPanels) return kMaxPositionsOfLarge;
   if (p.operation == Operation::backward_data) return kMaxPositionsOfLargeDotted;
   return taps_inside ? kMaxPositionsOfLargeWritten : kMaxPositionsOfLargeWrittenByTap;
