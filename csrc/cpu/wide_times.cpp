@@ -4,7 +4,8 @@
 // (`overlap`), 19 (`gather`) and 27 (`fold`), with 8 lanes by 9, 12, 14 and 19: what it chooses takes 1.2 % longer than `wide`
 // would where that is faster, and the others where not (with 8 lanes 0.5 %). Where channels lie side by side, of 444 layers of 4
 // to 40 results, it misses by 17 % (`wide`), 19 (`overlap`) and 26 (`gather`), with 8 lanes by 19, 24 and 24. The prices of
-// 16-bit types are of 454 layers: by 16 to 22 %, with 8 lanes 12 to 19.
+// 16-bit types are of 454 layers: by 16 to 22 %, with 8 lanes 12 to 19. Lines and gaps were added for 1200 layers in planes, 480
+// of them as `python -m benchmarks --random` draws them: an eighth less is lost on those by a wrong choice (with 8 lanes 7 %).
 #include "csrc/cpu/wide_times.h"
 
 #include <algorithm>
@@ -33,7 +34,8 @@ struct Prices {
     double gap = 0;                     // an element of y that no tap reaches
   } gather;
   struct {
-    double product, weight, sum, result, gap = 0;
+    double product, weight, sum, result;
+    double gap = 0;  // which a sum costs more than
   } overlap;
   struct {
     double product, x, weight, sum, result, result_of_stride;

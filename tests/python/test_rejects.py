@@ -267,6 +267,8 @@ def functional_rejects():
         "unknown padding": (dict(input=x, weight=w, padding="full"), words("padding", "full")),
         "short stride": (dict(input=x, weight=w, stride=(1, 2, 3)), words("stride")),
         "float stride": (dict(input=x, weight=w, stride=2.0), words("stride", "2.0", "int")),
+        "bool in a stride": (dict(input=x, weight=w, stride=(1, True)), words("stride", "True", "int")),
+        "float in pairs of pads": (dict(input=x, weight=w, padding=((1, 1), (1, 1.0))), words("padding", "1.0", "pair")),
         "bool dilation": (dict(input=x, weight=w, dilation=True), words("dilation", "True", "int")),
         "no tensor": (dict(input=x.tolist(), weight=w), words("input", "Tensor", "list")),
         "stride 0": (dict(input=x, weight=w, stride=0), words("stride", "0")),
