@@ -99,10 +99,10 @@ int64_t most_positions_of_large_written(const Problem& p) {
 
 int64_t most_positions_of_large_dotted(const Problem& p) {
   const Geometry& g = p.geometry;
-  const bool apart = p.w.channel == 1;
-  if (apart && g.w_positions() >= kManyTaps) return kMaxPositionsOfTapsApart;
-  return g.x_channels >= kManyRowsDotted || (!apart && g.w_positions() >= kTapsOfPanels) ? kMaxPositionsOfLarge
-                                                                                         : kMaxPositionsOfRowsDotted;
+  const bool taps_inside = p.w.channel != 1;
+  if (!taps_inside && g.w_positions() >= kManyTaps) return kMaxPositionsOfTapsApart;
+  return g.x_channels >= kManyRowsDotted || (taps_inside && g.w_positions() >= kTapsOfPanels) ? kMaxPositionsOfLarge
+                                                                                              : kMaxPositionsOfRowsDotted;
 }
 
 // Of large weights. Sixteen registers make tiles so low that other kernels are as fast sooner.

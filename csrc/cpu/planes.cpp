@@ -67,7 +67,7 @@ Planes<Element>::Planes(const Tiles<Real>& tiles, Type type, const GatherAxis* a
                         const Strides& in, const int64_t* cells)
     : tiles_(&tiles), type_(type), axis_(axis), plane_axis_(plane_axis), in_(in), size_(1) {
   for (int a = 0; a < kAxes; ++a) {
-    extent_[a] = cells[a] + plane_axis[a].q_max - plane_axis[a].q_min;
+    extent_[a] = plane_axis[a].reached(cells[a]);
     size_ *= extent_[a] * int64_t(plane_axis[a].residues.size());
   }
 }

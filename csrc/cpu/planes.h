@@ -42,6 +42,9 @@ struct PlaneAxis {
     for (auto& taps : phases)
       for (PlaneTap& tap : taps) tap.slot = std::lower_bound(residues.begin(), residues.end(), tap.slot) - residues.begin();
   }
+
+  // Cells of each plane that so many neighbours of the result read.
+  int64_t reached(int64_t cells) const { return cells + q_max - q_min; }
 };
 
 // Whether all positions of a sample and channel of x follow each other.

@@ -8,11 +8,11 @@ namespace torch_ext::cpu {
 double WideLines::products(int64_t lines, int64_t width) const {
   constexpr int64_t kNearBytes = 1 << 20, kWaitingBytes = 24 << 10, kLongStride = 4;
   constexpr double kNear = 0.25, kFar = 1.6, kBrought = 4, kFetched = 10, kTile = 150;
-  const int64_t pitch = width + shared(2);
+  const int64_t pitch = plane_axis_[2].reached(width);
   const int64_t vectors = parts_of((lines - 1) * pitch + width, lanes_), step = axis_[2].out_step;
   const double tiles = row_tiles_ * double(parts_of(vectors, most_vectors_));
   const bool fetched = step >= kLongStride && step * rows_ * vectors * lanes_ * real_ > kWaitingBytes;
-  const double brought = double(depth_ * (lines + shared(1)) * parts_of(pitch, lanes_));
+  const double brought = double(depth_ * plane_axis_[1].reached(lines) * parts_of(pitch, lanes_));
   return weights_ * (double(vectors) + (weights_ * double(real_) > kNearBytes ? kFar : kNear)) + kTile * tiles +
          (fetched ? kFetched * results_ * double(vectors) : 0) + kBrought * brought;
 }

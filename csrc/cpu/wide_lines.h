@@ -36,14 +36,11 @@ class WideLines {
   // Of a block of so many lines of so many cells.
   double products(int64_t lines, int64_t width) const;
   // Of planes that such a block reads.
-  double lines_read(int64_t lines) const { return double(depth_ * (lines + shared(1)) * (1 + shared(0))); }
+  double lines_read(int64_t lines) const { return double(depth_ * plane_axis_[0].reached(1) * plane_axis_[1].reached(lines)); }
   // How many lines, up to `most`, make the least of all that there are.
   int64_t at_once(int64_t most, int64_t width) const;
 
  private:
-  // Neighbours that a cell reads beside its own.
-  int64_t shared(int a) const { return plane_axis_[a].q_max - plane_axis_[a].q_min; }
-
   const GatherAxis* axis_;
   const PlaneAxis* plane_axis_;
   int64_t depth_, rows_, lanes_, most_vectors_, real_;

@@ -61,7 +61,7 @@ double time_of_wide(const Problem& p, const GatherAxis* axis, const Tiles<float>
            cells);
   // Positions between those that taps read are read with them.
   const double residues = double(plane_axis[2].residues.size()), skipped = std::max(residues, double(axis[2].in_step)) / residues;
-  for (int a = 0; a < kAxes; ++a) extent[a] = cells[a] + plane_axis[a].q_max - plane_axis[a].q_min;
+  for (int a = 0; a < kAxes; ++a) extent[a] = plane_axis[a].reached(cells[a]);
   const double blocks = double(g.batch * piece_count(extent_of_x, cells)), lanes = double(tiles.lanes);
   const double lines = blocks * double(planes * extent[0] * extent[1]) * skipped;
   const int64_t positions = cells[0] * cells[1] * cells[2];
