@@ -15,7 +15,7 @@ inline __attribute__((always_inline)) void prefetch_results(const GatherTile<typ
   }
 }
 
-// Adds a row of sums to what it starts from, and stores it.
+// Adds the sums of a row to what it starts from, and stores them.
 template <class V, int Vectors>
 inline __attribute__((always_inline)) void store_results(const GatherTile<typename V::Real>& t, int m, typename V::Reg* sums) {
   using Real = typename V::Real;
@@ -42,4 +42,28 @@ inline __attribute__((always_inline)) void store_results(const GatherTile<typena
   }
   TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) V::store(to + v * V::lanes, sums[v]);
   V::store_first(to + (Vectors - 1) * V::lanes, last, sums[Vectors - 1]);
+}
+
+// The same for all rows of a tile; those of whole vectors of sums, which most tiles have, decide nothing for each row.
+template <class V, int Vectors, int Rows, class Row>
+inline __attribute__((always_inline)) void store_rows(const GatherTile<typename V::Real>& t, const Row* rows) {
+  using Real = typename V::Real;
+  if (!t.narrow && t.columns >= Vectors * V::lanes) {
+    Real* const* const out = t.out;
+    const Real* const init = t.init;
+    const int64_t offset = t.out_offset;
+    TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+      Real* to = out[m] + offset;
+      const Real* start = init ? init : to;
+      typename V::Reg sums[Vectors];
+      rows[m].widen(sums);
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) V::store(to + v * V::lanes, V::add(V::load(start + v * V::lanes), sums[v]));
+    }
+    return;
+  }
+  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+    typename V::Reg sums[Vectors];
+    rows[m].widen(sums);
+    store_results<V, Vectors>(t, m, sums);
+  }
 }
