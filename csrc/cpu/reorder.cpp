@@ -98,19 +98,23 @@ class Reorder final : public Plan {
   }
 
  private:
-  // f(where some lines of it lie, and are in order, in elements; the box of them)
+  // f(where some lines of it lie, or a part of a long one, and are in order, in elements; the box of them). Parts are whole cache
+  // lines of planes.
   template <class F>
   void for_each_slice(const Tensor& t, const Parallel& parallel, F f) const {
-    const int64_t lines = t.extent[0] * t.extent[1], line = t.extent[2] * t.channels * bytes_of(p_.type);
-    const int64_t some = std::clamp<int64_t>(kSliceBytes / std::max<int64_t>(line, 1), 1, t.extent[1]);
-    const int64_t slices = t.extent[0] * parts_of(t.extent[1], some);
-    if (lines == 0 || line == 0) return;
+    if (t.size() == 0) return;
+    const int64_t position = t.channels * bytes_of(p_.type);
+    const int64_t cells = std::min(round_up(std::max<int64_t>(kSliceBytes / position, 1), kCacheLine), t.extent[2]);
+    const int64_t some = std::clamp<int64_t>(kSliceBytes / (t.extent[2] * position), 1, t.extent[1]);
+    const int64_t parts = parts_of(t.extent[2], cells), slices = t.extent[0] * parts_of(t.extent[1], some) * parts;
     parallel.for_each(t.outer * slices, [&](int64_t index, int) {
-      const int64_t n = index / slices, slice = index % slices, i0 = slice % t.extent[0];
-      const Range i1 = part(slice / t.extent[0], some, t.extent[1]);
-      const auto at = [&](const Strides& s) { return n * s.outer + i0 * s.axis[0] + i1.begin * s.axis[1]; };
+      const int64_t n = index / slices, slice = index % slices, i0 = slice / parts % t.extent[0];
+      const Range i1 = part(slice / parts / t.extent[0], some, t.extent[1]), i2 = part(slice % parts, cells, t.extent[2]);
+      const auto at = [&](const Strides& s) {
+        return n * s.outer + i0 * s.axis[0] + i1.begin * s.axis[1] + i2.begin * s.axis[2];
+      };
       f(at(t.lies), at(t.ordered),
-        Box{{1, i1.size(), t.extent[2]}, {t.lies.axis[0], t.lies.axis[1], t.lies.axis[2]}, t.channels, t.lies.channel});
+        Box{{1, i1.size(), i2.size()}, {t.lies.axis[0], t.lies.axis[1], t.lies.axis[2]}, t.channels, t.lies.channel});
     });
   }
   void* bring(const Tensor& t, const void* from, void* to, const Parallel& parallel) const {
