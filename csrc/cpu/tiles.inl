@@ -162,9 +162,9 @@ inline __attribute__((always_inline)) void store_lines(const WideTile<typename V
 
 // Channels of which a tile that does not ask takes all taps, one after the other: those of a tap follow by adding to two pointers,
 // where an address for each channel and tap took eight instructions beside 8 to 12 products (0.96 of the time; where another
-// thread has half of the core, 0.9), and lines that several taps read are still in L1. Of few channels one at a time, as before: sums in
-// the order of taps err by more than twice what torch's do there (4 to 5 channels, k25 s1: 1.0e-5 where torch has 3.2e-6).
-inline constexpr int64_t kChannelsInTurn = 32, kFewInTurn = 16;
+// thread has half of the core, 0.9), and lines that several taps read are still in L1. Few channels stay one at a time: sums in the
+// order of taps erred by more than twice what torch's did (4 to 5 channels, k25 s1: 1.0e-5 where torch had 3.2e-6).
+inline constexpr int64_t kChannelsInTurn = 32, kFewChannels = 16;
 
 template <class V, int Rows, int Vectors, Last End>
 __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
@@ -192,7 +192,7 @@ __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
   const Real* const* const weights = t.weights;
   const int64_t taps = t.taps, pitch = t.in_pitch;
   const auto sum = [&](int64_t begin, int64_t end) __attribute__((always_inline)) {
-    if constexpr (kAsks<V>) {
+    if (kAsks<V> || t.depth <= kFewChannels) {
       for (int64_t c = begin; c < end; ++c)
         for (int64_t tap = 0; tap < taps; ++tap) {
           const Real* in = t.in + c * pitch + offsets[tap];
@@ -226,8 +226,7 @@ __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
     }
   } else {
     for (int line = 0; line < lines; ++line) ask_for_results(line);
-    const int64_t some = t.depth > kFewInTurn ? kChannelsInTurn : 1;
-    for (int64_t c = 0; c < t.depth; c += some) sum(c, c + some < t.depth ? c + some : t.depth);
+    for (int64_t c = 0; c < t.depth; c += kChannelsInTurn) sum(c, c + kChannelsInTurn < t.depth ? c + kChannelsInTurn : t.depth);
   }
   if (t.step == 2) return store_lines<V, 2, Rows>(t, acc);
   if (t.step == 4) return store_lines<V, 4, Rows>(t, acc);
