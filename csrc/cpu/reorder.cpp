@@ -98,23 +98,24 @@ class Reorder final : public Plan {
   }
 
  private:
-  // f(where some lines of it lie, or a part of a long one, and are in order, in elements; the box of them). Parts are whole cache
-  // lines of planes.
+  // f(where some lines of it lie, or a part of a long one, and are in order, in elements; the box of them)
   template <class F>
   void for_each_slice(const Tensor& t, const Parallel& parallel, F f) const {
     if (t.size() == 0) return;
-    const int64_t position = t.channels * bytes_of(p_.type);
-    const int64_t cells = std::min(round_up(std::max<int64_t>(kSliceBytes / position, 1), kCacheLine), t.extent[2]);
-    const int64_t some = std::clamp<int64_t>(kSliceBytes / (t.extent[2] * position), 1, t.extent[1]);
-    const int64_t parts = parts_of(t.extent[2], cells), slices = t.extent[0] * parts_of(t.extent[1], some) * parts;
-    parallel.for_each(t.outer * slices, [&](int64_t index, int) {
-      const int64_t n = index / slices, slice = index % slices, i0 = slice / parts % t.extent[0];
-      const Range i1 = part(slice / parts / t.extent[0], some, t.extent[1]), i2 = part(slice % parts, cells, t.extent[2]);
+    const auto extent = [&](int a) { return t.extent[a]; };
+    int64_t slice[kAxes];
+    cut_axes(extent, std::max<int64_t>(kSliceBytes / (t.channels * bytes_of(p_.type)), 1), slice);
+    parallel.for_each(t.outer * piece_count(extent, slice), [&](int64_t index, int) {
+      Range some[kAxes];
+      take_piece(index, extent, slice, some);
       const auto at = [&](const Strides& s) {
-        return n * s.outer + i0 * s.axis[0] + i1.begin * s.axis[1] + i2.begin * s.axis[2];
+        return index * s.outer + some[0].begin * s.axis[0] + some[1].begin * s.axis[1] + some[2].begin * s.axis[2];
       };
       f(at(t.lies), at(t.ordered),
-        Box{{1, i1.size(), i2.size()}, {t.lies.axis[0], t.lies.axis[1], t.lies.axis[2]}, t.channels, t.lies.channel});
+        Box{{some[0].size(), some[1].size(), some[2].size()},
+            {t.lies.axis[0], t.lies.axis[1], t.lies.axis[2]},
+            t.channels,
+            t.lies.channel});
     });
   }
   void* bring(const Tensor& t, const void* from, void* to, const Parallel& parallel) const {
