@@ -4,6 +4,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "csrc/core/scalar.h"
@@ -51,6 +52,8 @@ struct GatherTile {
   // Of tables that ask: what is to be read soon, in bytes. At every 64 bytes of a row the next step is asked for.
   const char* soon = nullptr;
   int64_t soon_step = 0;
+  // Of gather_chains of one chain: sums of so many terms are added to `out` one after the other.
+  int64_t terms = std::numeric_limits<int64_t>::max();
   int64_t asked_results = 0;  // rows from those of the tile to those whose results are asked for
 
   // Has so many tiles like this one ask for the next weights, as many as these, of panels that wide: each for a share. Returns
@@ -284,8 +287,10 @@ struct Tiles {
   // without erring more.
   int chains[kMaxVectors + 1];
   void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
-  // Tables of float alone: with half as many rows, and every second term in a sum of its own, which err less.
-  int max_chain_rows[kMaxVectors + 1];
+  // Tables of float alone: tiles that err less. Every second term is in a sum of its own, which leaves room for half as many rows;
+  // gather tiles of one chain add to `out` after some terms instead.
+  int gather_chain_count;
+  int max_gather_chain_rows[kMaxVectors + 1], max_chain_rows[kMaxVectors + 1];
   void (*gather_chains[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);
   void (*outer_chains[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);  // ask for nothing
   // Gather, outer and wide tiles are of matrix registers: how they read `a` and weights. Their gather tiles take any number of

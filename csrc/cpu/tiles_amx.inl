@@ -110,7 +110,7 @@ struct AmxResults {
     for (; next < last; ++next) {
       typename V::Reg row[Vectors];
       TORCH_EXT_UNROLL for (int v = 0; v < Vectors; ++v) row[v] = V::load(sums + (next - first) * kWidth + v * V::lanes);
-      store_results<V, Vectors>(tile, next, row);
+      store_results<V, Vectors>(tile, tile.init, next, row);
     }
   }
 };

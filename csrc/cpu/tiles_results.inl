@@ -15,13 +15,14 @@ inline __attribute__((always_inline)) void prefetch_results(const GatherTile<typ
   }
 }
 
-// Adds the sums of a row to what it starts from, and stores them.
+// Adds the sums of a row to `init`, or where that is null to what `out` holds, and stores them.
 template <class V, int Vectors>
-inline __attribute__((always_inline)) void store_results(const GatherTile<typename V::Real>& t, int m, typename V::Reg* sums) {
+inline __attribute__((always_inline)) void store_results(const GatherTile<typename V::Real>& t,
+                                                         const typename V::Real* init, int m, typename V::Reg* sums) {
   using Real = typename V::Real;
   const int64_t last = t.columns - (Vectors - 1) * V::lanes;  // valid lanes of the last vector
   Real* to = t.out[m] + t.out_offset;
-  const Real* start = t.init ? t.init : to;
+  const Real* start = init ? init : to;
   TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v) sums[v] = V::add(V::load(start + v * V::lanes), sums[v]);
   sums[Vectors - 1] = V::add(V::load_first(start + (Vectors - 1) * V::lanes, last), sums[Vectors - 1]);
   if constexpr (sizeof(Real) == 4) {
@@ -46,11 +47,11 @@ inline __attribute__((always_inline)) void store_results(const GatherTile<typena
 
 // The same for all rows of a tile; those of whole vectors of sums, which most tiles have, decide nothing for each row.
 template <class V, int Vectors, int Rows, class Row>
-inline __attribute__((always_inline)) void store_rows(const GatherTile<typename V::Real>& t, const Row* rows) {
+inline __attribute__((always_inline)) void store_rows(const GatherTile<typename V::Real>& t, const typename V::Real* init,
+                                                      const Row* rows) {
   using Real = typename V::Real;
   if (!t.narrow && t.columns >= Vectors * V::lanes) {
     Real* const* const out = t.out;
-    const Real* const init = t.init;
     const int64_t offset = t.out_offset;
     TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
       Real* to = out[m] + offset;
@@ -64,6 +65,6 @@ inline __attribute__((always_inline)) void store_rows(const GatherTile<typename 
   TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
     typename V::Reg sums[Vectors];
     rows[m].widen(sums);
-    store_results<V, Vectors>(t, m, sums);
+    store_results<V, Vectors>(t, init, m, sums);
   }
 }

@@ -87,13 +87,17 @@ class Winograd final : public Plan {
   float* out_box(const Block& block, int64_t panel, std::byte* scratch) const {
     return layout_.at<float>(scratch, out_part_) + (classes_.size() > 1 ? panel - block.first_panel : 0) * box_floats_;
   }
-  // What one sum of a register tile takes of the input: some segments of taps, or some channels of one.
+  // With each axis that is transformed the errors of sums weigh more, and so these are shorter.
+  int64_t terms_of(const WinogradTiles& c) const {
+    return tiles_->gather_chain_count * (kMaxTerms / 2 >> std::max(c.axes - 1, 0));
+  }
+  // What one call of a register tile takes of the input: some segments of taps, or some channels of one. Those that ask for
+  // weights have not been tried with more than one sum.
   struct Sum {
     int64_t segments, channels;
   };
-  // With each axis that is transformed the errors of sums weigh more, and so these are shorter.
   Sum sum_of(const WinogradTiles& c) const {
-    const int64_t most = kMaxTerms >> std::max(c.axes - 1, 0);
+    const int64_t most = tiles_->asks ? terms_of(c) : kMaxTerms;
     return {std::clamp<int64_t>(most / depth_, 1, summed(c)), even_part(depth_, most)};
   }
 
