@@ -29,8 +29,7 @@ using PricesOfAxes = Prices[kAxes];  // of one, two and three that are transform
 constexpr PricesOfAxes kData = {{1.08, 5.2, 6.8, 3, 10, 0}, {1.09, 6.4, 6.6, 3.6, 5.6, 2.6}, {1.35, 7.2, 3.4, 6, 6.5, 4.5}};
 constexpr PricesOfAxes kDataOfWholeVectors = {
     {1.05, 8.2, 10, 10, 10, 3}, {1.17, 6.8, 6.8, 7, 7, 6.5}, {1.17, 7.2, 8.2, 18, 18, 10}};
-constexpr PricesOfAxes kDataOf8Lanes = {
-    {1.11, 3, 13.8, 3.2, 3.2, 1.1}, {1.24, 5.9, 10.7, 3.8, 21.6, 3.6}, {1.84, 4, 2, 5.6, 5.6, 5.6}};
+constexpr PricesOfAxes kDataOf8Lanes = {{1.16, 4, 10, 3.2, 3.2, 1.1}, {1.2, 6.5, 8.5, 2, 5, 2}, {1.84, 4, 2, 5.6, 5.6, 5.6}};
 constexpr PricesOfAxes kSums = {{1.07, 4.8, 4.9, 2.5, 2.5, 0}, {1.18, 5.2, 3.3, 2.7, 2.7, 0}, {1.5, 9.6, 6, 0.5, 0.5, 0}};
 constexpr PricesOfAxes kSumsOfWholeVectors = {
     {1.09, 6.9, 7.6, 9.8, 9.8, 0}, {1.31, 3.3, 11.2, 6.1, 0.2, 0}, {1.42, 7.8, 10.7, 12.2, 12.2, 0}};
