@@ -33,7 +33,7 @@ constexpr PricesOfAxes kDataOf8Lanes = {{1.16, 4, 10, 3.2, 3.2, 1.1}, {1.2, 6.5,
 constexpr PricesOfAxes kSums = {{1.07, 4.8, 4.9, 2.5, 2.5, 0}, {1.18, 5.2, 3.3, 2.7, 2.7, 0}, {1.5, 9.6, 6, 0.5, 0.5, 0}};
 constexpr PricesOfAxes kSumsOfWholeVectors = {
     {1.09, 6.9, 7.6, 9.8, 9.8, 0}, {1.31, 3.3, 11.2, 6.1, 0.2, 0}, {1.42, 7.8, 10.7, 12.2, 12.2, 0}};
-constexpr PricesOfAxes kSumsOf8Lanes = {{1, 7.8, 6.7, 10.7, 10.7, 0}, {1.28, 6.9, 4.3, 5.8, 10, 0}, {1.53, 9.2, 5.7, 17, 17, 0}};
+constexpr PricesOfAxes kSumsOf8Lanes = {{0.99, 6.9, 7.6, 7.2, 7.2, 0}, {1.06, 5.5, 8, 5.5, 10, 0}, {1.7, 18, 5, 8, 8, 0}};
 
 const PricesOfAxes& prices_of(const Problem& p, const Tiles<float>& tiles) {
   const bool sums = p.operation == Operation::backward_weights;
