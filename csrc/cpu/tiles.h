@@ -287,8 +287,8 @@ struct Tiles {
   // without erring more.
   int chains[kMaxVectors + 1];
   void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
-  // Tables of float alone: tiles that err less. Every second term is in a sum of its own, which leaves room for half as many rows;
-  // gather tiles of one chain add to `out` after some terms instead.
+  // Tables of float alone: tiles that err less. Every second term is in a sum of its own, which leaves room for half as many
+  // rows; gather tiles of one chain add to `out` after some terms instead.
   int gather_chain_count;
   int max_gather_chain_rows[kMaxVectors + 1], max_chain_rows[kMaxVectors + 1];
   void (*gather_chains[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);
