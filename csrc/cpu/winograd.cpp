@@ -38,6 +38,7 @@ namespace torch_ext::cpu {
 namespace {
 
 constexpr int64_t kInputBytes = 768 << 10;        // transformed input of a block, to stay in L2
+constexpr int64_t kInputBytesOfAll = 1 << 20;     // of all classes, one of which is multiplied at a time
 constexpr int64_t kBlockBytes = 1 << 20;          // of all that a block has transformed, where it transforms weights too
 constexpr int64_t kMaxTiles = 96;                 // of a block: beyond this the weights' trip into L1 is amortised
 constexpr int64_t kFewTiles = 18, kMinTiles = 9;  // of a block of all panels, of one: some register tiles of products
@@ -86,7 +87,7 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   grid_.most_read(block_, read), grid_.most_written(block_, written);
   for (const WinogradTiles& c : classes_) {
     const TileBlock tiles = c.cover(block_, grid_);
-    input = std::max(input, summed(c) * c.points * rows_of_point(tiles));
+    input = keeps_inputs() ? input + input_rows(c, tiles) : std::max(input, input_rows(c, tiles));
     products = std::max(products, (in_turn_ ? panels_per_item_ * results(c) : 1) * c.points * rows_of_point(tiles));
     pointers = std::max(pointers, (summed(c) + 1) * tiles.tiles());
   }
@@ -105,7 +106,7 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   input_part_ = layout_.per_thread(input * pitch_ * real);
   products_part_ = layout_.per_thread(products * width_ * real);
   box_floats_ = in_place_output_ ? 0 : block_.sample.size() * written[0] * written[1] * written[2] * width_;
-  out_part_ = layout_.per_thread((classes_.size() > 1 ? panels_per_item_ : 1) * box_floats_ * real);
+  out_part_ = layout_.per_thread(boxes() * box_floats_ * real);
   pointers_part_ = layout_.per_thread(pointers * int64_t(sizeof(void*)));
   nowhere_part_ = layout_.per_thread(width_ * real);
   layout_.finish(threads);
@@ -113,8 +114,13 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
 
 int64_t Winograd::room() const {
   int64_t rows = 0;
-  for (const WinogradTiles& c : classes_) rows = std::max(rows, summed(c) * c.points * most().results / c.results);
-  return std::clamp<int64_t>(kInputBytes / (rows * row_pitch(depth_, sizeof(float)) * int64_t(sizeof(float))), 1, kMaxTiles);
+  for (const WinogradTiles& c : classes_) {
+    if (c.axes == 0) continue;
+    const int64_t of_class = summed(c) * c.points * most().results / c.results;
+    rows = keeps_inputs() ? rows + of_class : std::max(rows, of_class);
+  }
+  const int64_t most_bytes = keeps_inputs() ? kInputBytesOfAll : kInputBytes;
+  return std::clamp<int64_t>(most_bytes / (rows * row_pitch(depth_, sizeof(float)) * int64_t(sizeof(float))), 1, kMaxTiles);
 }
 
 bool Winograd::fits_at_once(int64_t panels) const {
@@ -144,7 +150,7 @@ bool Winograd::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
   // Items of all panels transform their input once. Only where these would have too few tiles, an item is one panel.
   for (int64_t panels : {panels_, int64_t(1)}) {
-    if (forward_ && !in_place_output_ && classes_.size() > 1) panels = 1;  // else boxes of all phases
+    if (forward_ && !in_place_output_ && classes_.size() > 1 && !keeps_inputs()) panels = 1;  // else boxes of all phases
     panels_per_item_ = panels;
     const int64_t least = std::min(room(), panels > 1 ? kFewTiles : kMinTiles);
     for (int64_t tiles = room(); tiles >= least; tiles = tiles * 15 / 16) {

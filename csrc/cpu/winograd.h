@@ -46,7 +46,8 @@ class Winograd final : public Plan {
     float* origin;             // of its results: position 0 of sample 0, in the tensor or in a box
     Strides to;
     int64_t index;    // of the phase
-    float* products;  // [point][tile][n], points rows_of_point apart
+    float* input;     // transformed: [segment][point][tile][c], points rows_of_point apart
+    float* products;  // [point][tile][n], likewise
     bool add;         // to the results of other classes
 
     const Coordinates& phase() const { return of.first_taps[size_t(index * of.segments)]; }
@@ -67,10 +68,9 @@ class Winograd final : public Plan {
   int64_t items() const;
   Block block(int64_t index) const;
   RowView<float> load_input(const Buffers& buffers, const Block& block, Range channels, std::byte* scratch) const;
-  bool transform_input(const Buffers& buffers, const Pass& pass, std::byte* scratch) const;
+  bool transform_input(const Buffers& buffers, const Pass& pass) const;
   void set_results(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch, Pass& pass) const;
-  void list_input(const Buffers& buffers, const Pass& pass, int64_t segment, int64_t point, std::byte* scratch,
-                  const float** rows) const;
+  void list_input(const Buffers& buffers, const Pass& pass, int64_t segment, int64_t point, const float** rows) const;
   void list_products(const Pass& pass, int64_t point, std::byte* scratch, float** rows) const;
   void multiply(const Buffers& buffers, const Pass& pass, const PassWeights& weights, const float* bias, std::byte* scratch,
                 Upcoming& next) const;
@@ -82,10 +82,19 @@ class Winograd final : public Plan {
   void store_output(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch) const;
   void run_block(const Buffers& buffers, const Block& block, const float* weights, std::byte* scratch,
                  std::atomic<bool>& finite) const;
+  void run_pass(const Buffers& buffers, Pass& pass, const float* weights, const float* bias, std::byte* scratch) const;
   void run_in_turn(const Buffers& buffers, const Block& block, std::byte* scratch, std::atomic<bool>& finite) const;
+  // Whether the transformed inputs of all classes are there at the same time, so that a panel is done before the next one begins
+  // and its results, which all classes write to, have a single box. With the longest vectors, which make fewer panels, not tried.
+  bool keeps_inputs() const { return forward_ && !in_place_output_ && classes_.size() > 1 && panels_ > 1 && !tiles_->asks; }
+  // Of the transformed input of a class.
+  int64_t input_rows(const WinogradTiles& c, const TileBlock& tiles) const {
+    return c.axes > 0 ? summed(c) * c.points * rows_of_point(tiles) : 0;
+  }
   // The box of a panel; several of a block are there where it takes more than a class of phases to fill them.
+  int64_t boxes() const { return classes_.size() > 1 && !keeps_inputs() ? panels_per_item_ : 1; }
   float* out_box(const Block& block, int64_t panel, std::byte* scratch) const {
-    return layout_.at<float>(scratch, out_part_) + (classes_.size() > 1 ? panel - block.first_panel : 0) * box_floats_;
+    return layout_.at<float>(scratch, out_part_) + (panel - block.first_panel) % boxes() * box_floats_;
   }
   // With each axis that is transformed the errors of sums weigh more, and so these are shorter.
   int64_t terms_of(const WinogradTiles& c) const {

@@ -17,26 +17,39 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, const float* we
   const Range channels{0, depth_};
   const RowView<float> in = load_input(buffers, b, channels, scratch);
   float* products = layout_.at<float>(scratch, products_part_);
-  for (size_t k = 0; k < classes_.size(); ++k) {
-    const WinogradTiles& c = classes_[k];
-    Pass pass{c, c.cover(b, grid_), in, channels, 0, 0, nullptr, {}, 0, products, !forward_ && k > 0};
-    if (!transform_input(buffers, pass, scratch)) {
-      finite = false;
-      return;
+  std::vector<Pass> passes;  // of the classes whose inputs are there at the same time
+  for (size_t first = 0; first < classes_.size(); first += passes.size()) {
+    passes.clear();
+    float* input = layout_.at<float>(scratch, input_part_);
+    for (size_t k = first; k < (keeps_inputs() ? classes_.size() : first + 1); ++k) {
+      const WinogradTiles& c = classes_[k];
+      passes.push_back({c, c.cover(b, grid_), in, channels, 0, 0, nullptr, {}, 0, input, products, !forward_ && k > 0});
+      if (!transform_input(buffers, passes.back())) {
+        finite = false;
+        return;
+      }
+      input += input_rows(c, passes.back().tiles) * pitch_;
     }
     for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
-      set_results(buffers, b, panel, scratch, pass);
-      if (k == 0) fill_unreached(b, pass, bias + panel * width_);
-      const float* of_index = weights + weights_.start(b.group, panel, k);
-      const int64_t of_point = weights_.point_pitch(summed(c), pass.vectors * lanes());
-      for (pass.index = 0; pass.index < results(c); ++pass.index) {
-        Upcoming next = results_ahead(pass);
-        multiply(buffers, pass, {of_index, {0, summed(c)}, of_point}, bias + panel * width_, scratch, next);
-        store_results(pass, scratch);
-        of_index += c.points * of_point;
+      for (size_t i = 0; i < passes.size(); ++i) {
+        set_results(buffers, b, panel, scratch, passes[i]);
+        if (first + i == 0) fill_unreached(b, passes[i], bias + panel * width_);
+        run_pass(buffers, passes[i], weights + weights_.start(b.group, panel, first + i), bias + panel * width_, scratch);
       }
-      if (!in_place_output_ && k + 1 == classes_.size()) store_output(buffers, b, panel, scratch);
+      if (!in_place_output_ && first + passes.size() == classes_.size()) store_output(buffers, b, panel, scratch);
     }
+  }
+}
+
+// Of all phases of a class, whose weights those are.
+void Winograd::run_pass(const Buffers& buffers, Pass& pass, const float* weights, const float* bias, std::byte* scratch) const {
+  const WinogradTiles& c = pass.of;
+  const int64_t of_point = weights_.point_pitch(summed(c), pass.vectors * lanes());
+  for (pass.index = 0; pass.index < results(c); ++pass.index) {
+    Upcoming next = results_ahead(pass);
+    multiply(buffers, pass, {weights, {0, summed(c)}, of_point}, bias, scratch, next);
+    store_results(pass, scratch);
+    weights += c.points * of_point;
   }
 }
 
@@ -47,7 +60,7 @@ void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* sc
   float* weights = layout_.at<float>(scratch, chunk_part_);
   const WinogradTiles& c = classes_[0];
   const Sum sum = sum_of(c);
-  Pass pass{c, b, {}, {0, 0}, 0, 0, nullptr, {}, 0, nullptr, false};
+  Pass pass{c, b, {}, {0, 0}, 0, 0, nullptr, {}, 0, layout_.at<float>(scratch, input_part_), nullptr, false};
   const int64_t of_index = c.points * rows_of_point(b) * width_;
   const auto set_products = [&](int64_t panel) {
     pass.products = layout_.at<float>(scratch, products_part_) + ((panel - b.first_panel) * results(c) + pass.index) * of_index;
@@ -55,7 +68,7 @@ void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* sc
   for (Range& channels = pass.channels; channels.end < depth_;) {
     channels = {channels.end, std::min(channels.end + sum.channels, depth_)};
     pass.in = load_input(buffers, b, channels, scratch);
-    bool all_finite = transform_input(buffers, pass, scratch);
+    bool all_finite = transform_input(buffers, pass);
     for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
       set_results(buffers, b, panel, scratch, pass);
       all_finite = weights_.load(buffers.w, b.group, panel, channels, stage) && all_finite;
@@ -101,11 +114,11 @@ RowView<float> Winograd::load_input(const Buffers& buffers, const Block& b, Rang
 }
 
 // input[segment][point][tile][c] of the tiles of a class; returns whether it is finite.
-bool Winograd::transform_input(const Buffers& buffers, const Pass& pass, std::byte* scratch) const {
+bool Winograd::transform_input(const Buffers& buffers, const Pass& pass) const {
   const WinogradTiles& c = pass.of;
   if (c.axes == 0) return true;  // it is taken as it is
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
-  float* input = layout_.at<float>(scratch, input_part_);
+  float* input = pass.input;
   const int64_t pitch = rows_of_point(pass.tiles) * pitch_;
   alignas(64) float check[kMaxLanes] = {};
   for (int64_t segment = 0; segment < summed(c); ++segment) {
@@ -121,15 +134,14 @@ bool Winograd::transform_input(const Buffers& buffers, const Pass& pass, std::by
 }
 
 // The rows of a point of all tiles, transformed; where nothing is to be transformed, those of the input itself.
-void Winograd::list_input(const Buffers& buffers, const Pass& pass, int64_t segment, int64_t point, std::byte* scratch,
-                          const float** rows) const {
+void Winograd::list_input(const Buffers& buffers, const Pass& pass, int64_t segment, int64_t point, const float** rows) const {
   const WinogradTiles& c = pass.of;
   const float* zeros = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), zeros_part_);
   if (c.axes == 0)
     return c.each_points(pass.tiles, c.first_taps[size_t(segment)], pass.in.origin, pass.in.sample, pass.in.axis, zeros,
                          [&](const float* const* row) { *rows++ = *row; });
   const int64_t tiles = pass.tiles.tiles();
-  const float* row = layout_.at<float>(scratch, input_part_) + (segment * c.points + point) * rows_of_point(pass.tiles) * pitch_;
+  const float* row = pass.input + (segment * c.points + point) * rows_of_point(pass.tiles) * pitch_;
   for (int64_t t = 0; t < tiles; ++t, row += pitch_) rows[t] = row;
 }
 
@@ -165,7 +177,7 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
         const int64_t some = std::min(sum.segments, weights.segments.end - segment),
                       depth = std::min(sum.channels, channels - first);
         for (int64_t k = 0; k < some; ++k) {
-          list_input(buffers, pass, segment + k, point, scratch, rows + k * tiles);
+          list_input(buffers, pass, segment + k, point, rows + k * tiles);
           panels[k] = of_point + (segment - weights.segments.begin + k) * channels * width;
         }
         const bool more = segment || pass.channels.begin || first || (c.axes == 0 && pass.add);
