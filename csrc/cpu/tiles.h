@@ -90,6 +90,7 @@ struct OuterTile {
   int64_t a_step = 1;
   int parts = 1, orders = 1;
   int64_t a_plane = 0, b_plane = 0;
+  int64_t terms = std::numeric_limits<int64_t>::max();  // of outer_chains, as of gather_chains
 };
 
 // Long rows of b that a few positions share: out[m*out_pitch + n] = sum over r < rows of a[r*a_pitch + m] * b[r*b_pitch + n] for
@@ -287,10 +288,9 @@ struct Tiles {
   // without erring more.
   int chains[kMaxVectors + 1];
   void (*outer[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);
-  // Tables of float alone: tiles that err less. Every second term is in a sum of its own, which leaves room for half as many
-  // rows; gather tiles of one chain add to `out` after some terms instead.
-  int gather_chain_count;
-  int max_gather_chain_rows[kMaxVectors + 1], max_chain_rows[kMaxVectors + 1];
+  // Tables of float alone: tiles that err less. In two chains every second term is in a sum of its own, which leaves room for
+  // half as many rows; those of one chain add to `out` after some terms instead.
+  int chain_count, max_chain_rows[kMaxVectors + 1];
   void (*gather_chains[kMaxVectors + 1][kMaxRows + 1])(const GatherTile<Real>&);
   void (*outer_chains[kMaxVectors + 1][kMaxRows + 1])(const OuterTile<Real>&);  // ask for nothing
   // Gather, outer and wide tiles are of matrix registers: how they read `a` and weights. Their gather tiles take any number of

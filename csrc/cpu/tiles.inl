@@ -83,51 +83,60 @@ void gather_tile(const GatherTile<typename V::Real>& t) {
   gather_sums<V, Vectors, Rows, Chains, Some, Last::kWhole>(t);
 }
 
-template <class V, int Vectors, int Rows, int Chains, Last End>
+template <class V, int Vectors, int Rows, int Chains, bool Some, Last End>
 __attribute__((noinline)) void outer_sums(const OuterTile<typename V::Real>& t) {
   using Real = typename V::Real;
   using Strip = Strip<V, Vectors, End>;
-  Strip acc[Chains][Rows];
   const int64_t last = t.columns - (Vectors - 1) * V::lanes;
-  TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[k][m].clear();
   const auto mask = V::first(last);
   const char* next = static_cast<const char*>(t.next ? t.next : t.runs);
-  for (int64_t r = 0; r < t.run_count; ++r) {
-    const Real* a = t.runs[r].a + t.a_offset;
-    const Real* b = t.runs[r].b + t.b_offset;
-    int64_t p = t.runs[r].count;
-    const auto add = [&](Strip * sums) __attribute__((always_inline)) {
-      Strip columns;
-      columns.load_masked(b, mask);
-      if constexpr (Chains > 1 || Rows > 1) columns.pin();  // else it is loaded for each row, where these are few
-      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) sums[m].add_product(a + m, columns);
-      a += t.a_pitch;
-      b += t.b_pitch;
-      if constexpr (kAsks<V> && Chains == 1) {
-        __builtin_prefetch(next, 0, 2);
-        if (p % 2) next += t.next_step;
+  bool stored = false;
+  int64_t r = 0, first = 0;  // term of the run, the next one to be summed
+  do {
+    Strip acc[Chains][Rows];
+    TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[k][m].clear();
+    for (int64_t left = t.terms; r < t.run_count && (!Some || left > 0);) {
+      const Real* a = t.runs[r].a + t.a_offset + first * t.a_pitch;
+      const Real* b = t.runs[r].b + t.b_offset + first * t.b_pitch;
+      const int64_t rest = t.runs[r].count - first;
+      int64_t p = Some && rest > left ? left : rest;
+      if constexpr (Some) left -= p, first += p;
+      if (!Some || first == t.runs[r].count) first = 0, ++r;
+      const auto add = [&](Strip * sums) __attribute__((always_inline)) {
+        Strip columns;
+        columns.load_masked(b, mask);
+        if constexpr (Chains > 1 || Rows > 1) columns.pin();  // else it is loaded for each row, where these are few
+        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) sums[m].add_product(a + m, columns);
+        a += t.a_pitch;
+        b += t.b_pitch;
+        if constexpr (kAsks<V> && Chains == 1) {
+          __builtin_prefetch(next, 0, 2);
+          if (p % 2) next += t.next_step;
+        }
+      };
+      if constexpr (Chains > 1) {
+        for (; p >= Chains; p -= Chains) TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) add(acc[k]);
       }
-    };
-    if constexpr (Chains > 1) {
-      for (; p >= Chains; p -= Chains) TORCH_EXT_UNROLL for (int k = 0; k < Chains; ++k) add(acc[k]);
+      for (; p > 0; --p) add(acc[0]);
     }
-    for (; p > 0; --p) add(acc[0]);
-  }
-  TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
-    TORCH_EXT_UNROLL for (int k = 1; k < Chains; ++k) acc[0][m].add(acc[k][m]);
-    typename V::Reg sums[Vectors];
-    acc[0][m].widen(sums);
-    Real* to = t.out + m * t.out_pitch;
-    TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v)
-        V::store(to + v * V::lanes, t.add ? V::add(V::load(to + v * V::lanes), sums[v]) : sums[v]);
-    to += (Vectors - 1) * V::lanes;
-    V::store_first(to, last, t.add ? V::add(V::load_first(to, last), sums[Vectors - 1]) : sums[Vectors - 1]);
-  }
+    const bool adds = stored || t.add;
+    TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) {
+      TORCH_EXT_UNROLL for (int k = 1; k < Chains; ++k) acc[0][m].add(acc[k][m]);
+      typename V::Reg sums[Vectors];
+      acc[0][m].widen(sums);
+      Real* to = t.out + m * t.out_pitch;
+      TORCH_EXT_UNROLL for (int v = 0; v < Vectors - 1; ++v)
+          V::store(to + v * V::lanes, adds ? V::add(V::load(to + v * V::lanes), sums[v]) : sums[v]);
+      to += (Vectors - 1) * V::lanes;
+      V::store_first(to, last, adds ? V::add(V::load_first(to, last), sums[Vectors - 1]) : sums[Vectors - 1]);
+    }
+    if constexpr (Some) stored = true;
+  } while (Some && r < t.run_count);
 }
 
-template <class V, int Vectors, int Rows, int Chains = 1>
+template <class V, int Vectors, int Rows, int Chains = 1, bool Some = false>
 void outer_tile(const OuterTile<typename V::Real>& t) {
-  with_last<V, Vectors>(t.columns, [&](auto last) { outer_sums<V, Vectors, Rows, Chains, last>(t); });
+  with_last<V, Vectors>(t.columns, [&](auto last) { outer_sums<V, Vectors, Rows, Chains, Some, last>(t); });
 }
 
 // What a wide tile does with its sums, Step rows of them to a line.
@@ -389,18 +398,13 @@ constexpr void fill_tiles(Tiles<typename V::Real>& table, std::integer_sequence<
 // Where registers are few, sums that are added to the results twice as often are faster than half as many rows (4 x 3, 128 terms:
 // after 32, 85 GFLOP/s, where 2 chains of 32 in 2 x 3 reach 80; after 16, 79 and 67).
 template <class V>
-inline constexpr int kGatherChains = kAsks<V> ? 2 : 1;
-
-template <class V, int Vectors, int... Rows>
-constexpr void fill_gather_chains(Tiles<typename V::Real>& table, std::integer_sequence<int, Rows...>) {
-  table.gather_chain_count = kGatherChains<V>, table.max_gather_chain_rows[Vectors] = sizeof...(Rows);
-  ((table.gather_chains[Vectors][Rows + 1] = gather_tile<V, Vectors, Rows + 1, kGatherChains<V>, kGatherChains<V> == 1>), ...);
-}
+inline constexpr int kChainCount = kAsks<V> ? 2 : 1;
 
 template <class V, int Vectors, int... Rows>
 constexpr void fill_chains(Tiles<typename V::Real>& table, std::integer_sequence<int, Rows...>) {
-  table.max_chain_rows[Vectors] = sizeof...(Rows);
-  ((table.outer_chains[Vectors][Rows + 1] = outer_tile<V, Vectors, Rows + 1, 2>), ...);
+  table.chain_count = kChainCount<V>, table.max_chain_rows[Vectors] = sizeof...(Rows);
+  ((table.gather_chains[Vectors][Rows + 1] = gather_tile<V, Vectors, Rows + 1, kChainCount<V>, kChainCount<V> == 1>), ...);
+  ((table.outer_chains[Vectors][Rows + 1] = outer_tile<V, Vectors, Rows + 1, kChainCount<V>, kChainCount<V> == 1>), ...);
 }
 
 template <class V, int Rows, int... Vectors>
@@ -439,8 +443,7 @@ constexpr Tiles<typename V::Real> make_tiles(std::integer_sequence<int, Tallest.
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (fill_tiles<V, I + 1>(table, std::make_integer_sequence<int, Tallest>()), ...);
     if constexpr (sizeof(typename V::Real) == 4)
-      (fill_chains<V, I + 1>(table, std::make_integer_sequence<int, Tallest / 2>()), ...),
-      (fill_gather_chains<V, I + 1>(table, std::make_integer_sequence<int, Tallest / kGatherChains<V>>()), ...);
+      (fill_chains<V, I + 1>(table, std::make_integer_sequence<int, Tallest / kChainCount<V>>()), ...);
   }
   (std::make_integer_sequence<int, sizeof...(Tallest)>());
   fill_wide<V>(table, widest);

@@ -96,17 +96,13 @@ class Winograd final : public Plan {
   float* out_box(const Block& block, int64_t panel, std::byte* scratch) const {
     return layout_.at<float>(scratch, out_part_) + (panel - block.first_panel) % boxes() * box_floats_;
   }
-  // With each axis that is transformed the errors of sums weigh more, and so these are shorter.
-  int64_t terms_of(const WinogradTiles& c) const {
-    return tiles_->gather_chain_count * (kMaxTerms / 2 >> std::max(c.axes - 1, 0));
-  }
   // What one call of a register tile takes of the input: some segments of taps, or some channels of one. Those that ask for
   // weights have not been tried with more than one sum.
   struct Sum {
     int64_t segments, channels;
   };
   Sum sum_of(const WinogradTiles& c) const {
-    const int64_t most = tiles_->asks ? terms_of(c) : kMaxTerms;
+    const int64_t most = tiles_->asks ? tiles_->chain_count * terms_of_chain(c.axes) : kMaxTerms;
     return {std::clamp<int64_t>(most / depth_, 1, summed(c)), even_part(depth_, most)};
   }
 

@@ -167,7 +167,7 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
   int64_t ones = 0;
   for (const WinogradAxis& a : c.axis) ones = ones * a.points + (a.transformed() ? 1 : 0);
   const Sum sum = sum_of(c);
-  const int64_t count = parts_of(tiles, tiles_->max_gather_chain_rows[pass.vectors]);
+  const int64_t count = parts_of(tiles, tiles_->max_chain_rows[pass.vectors]);
   const float* panels[kMaxTerms];
   for (int64_t point = 0; point < c.points; ++point) {
     const float* of_point = weights.first + point * weights.pitch;
@@ -183,7 +183,7 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
         const bool more = segment || pass.channels.begin || first || (c.axes == 0 && pass.add);
         const float* init = more ? nullptr : point == ones ? bias : kNothing;
         GatherTile<float> tile{0, rows, tiles, panels, some, first, depth, out, 0, init, c.axes ? width : pass.columns};
-        tile.terms = terms_of(c);
+        tile.terms = even_part(some * depth, terms_of_chain(c.axes));
         // While these weights are used, the next ones are asked for.
         const bool last_segments = segment + sum.segments >= weights.segments.end,
                    last = last_segments && first + sum.channels >= channels;
@@ -233,7 +233,7 @@ Upcoming Winograd::weights_ahead(const Buffers& buffers, const Block& b, int64_t
 int64_t Winograd::steps(const Pass& pass) const {
   const Sum sum = sum_of(pass.of);
   return pass.of.points * parts_of(summed(pass.of), sum.segments) * parts_of(pass.channels.size(), sum.channels) *
-         parts_of(pass.tiles.tiles(), tiles_->max_gather_chain_rows[pass.vectors]);
+         parts_of(pass.tiles.tiles(), tiles_->max_chain_rows[pass.vectors]);
 }
 
 // Where the results of a panel go.

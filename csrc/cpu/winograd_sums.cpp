@@ -85,9 +85,6 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   // Of phases of one class.
   bool transform(const Buffers& buffers, const RowView<float>& x, const RowView<float>& y, const TileBlock& block,
                  const Unit& unit, Range phases, std::byte* scratch) const;
-  // As many terms as one of two chains has may as well be one sum, of as many rows as registers hold: blocks of 18 to 43 tiles, 8
-  // lanes, 0.9 to 0.96 of the time. Tiles that ask have not been tried.
-  bool in_chains(int64_t terms) const { return tiles_->asks || terms > kMaxTerms / 2; }
   void add_products(const TileBlock& block, const Unit& unit, Range phases, bool add, std::byte* scratch) const;
   bool sum_unit(const Buffers& buffers, const Unit& unit, float* sums, std::byte* scratch) const;
 
@@ -239,11 +236,10 @@ bool WinogradSums::pays(double share) const {
 
 std::string WinogradSums::describe() const {
   const auto text = [](int64_t v) { return std::to_string(v); };
-  return text(int64_t(classes_.size())) + " classes of phases, tile " +
-         text((in_chains(block_.tiles()) ? tiles_->max_chain_rows : tiles_->max_rows)[vectors_]) + "x" + text(width()) +
-         (swapped_ ? " (y by x)" : " (x by y)") + ", block " + text(block_.sample.size()) + "x" + text(block_.tile[0].size()) +
-         "x" + text(block_.tile[1].size()) + "x" + text(block_.tile[2].size()) + " tiles, " + text(parts_) + " parts, " +
-         text(units()) + " units";
+  return text(int64_t(classes_.size())) + " classes of phases, tile " + text(tiles_->max_chain_rows[vectors_]) + "x" +
+         text(width()) + (swapped_ ? " (y by x)" : " (x by y)") + ", block " + text(block_.sample.size()) + "x" +
+         text(block_.tile[0].size()) + "x" + text(block_.tile[1].size()) + "x" + text(block_.tile[2].size()) + " tiles, " +
+         text(parts_) + " parts, " + text(units()) + " units";
 }
 
 void WinogradSums::run(const Buffers& buffers, const Parallel& parallel) const {
@@ -323,9 +319,9 @@ void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases,
                           std::min(b.tiles() - first, kMaxTerms)};
       OuterTile<float> tile{&run, 1, 0, 0, x_.pitch, y_.pitch, nullptr, 0, 0};
       if (swapped_) std::swap(run.a, run.b), std::swap(tile.a_pitch, tile.b_pitch);
-      tile.add = add || first > 0;
+      tile.add = add || first > 0, tile.terms = even_part(run.count, terms_of_chain(c.axes));
       for (int64_t panel = 0; panel < u.panel.size(); ++panel, tile.b_offset += width())
-        sum_panel({0, u.m.size()}, u.panel.begin + panel, to + panel * of_panel, width(), tile, in_chains(run.count));
+        sum_panel({0, u.m.size()}, u.panel.begin + panel, to + panel * of_panel, width(), tile, true);
     }
   };
   for (int64_t point = 0; point < c.points; ++point)

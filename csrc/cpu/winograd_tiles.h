@@ -19,6 +19,9 @@ inline constexpr int64_t kMostPoints = kPoints * kPoints * kPoints;
 
 using Coordinates = std::array<int64_t, kAxes>;
 
+// Terms of a chain of products, where so many axes are transformed: with each of them the errors of sums weigh more.
+inline int64_t terms_of_chain(int axes) { return kMaxTerms / 2 >> std::max(axes - 1, 0); }
+
 // One axis in the phases that have most taps, or in the others, which have one tap less: where taps are several they are cut into
 // segments of two or of three, which are transformed. Segments are known by their first kernel position k: that of the phase, and
 // so many strides on for each segment before as it has taps. Tile t reads point e at read(t, e, k) and writes result j at
