@@ -75,7 +75,7 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   in_place_output_ = out_.channel == 1 || columns_ == 1;
   in_turn_ = in_turn && choose_panels(threads);
   if (in_turn_) {
-    make_panels(sum_of(most()).channels, tiles_->max_vectors);
+    make_panels(slice_of(most()).channels, tiles_->max_vectors);
   } else if (!choose_blocks(threads)) {
     // Panels of half the width make twice as many items, each of which transforms its input: worth it where they are even.
     make_panels(kPacked, std::max(tiles_->max_vectors / 2, 1));
@@ -93,8 +93,8 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
     products = std::max(products, (in_turn_ ? panels_per_item_ * results(c) : 1) * c.points * rows_of_point(tiles));
     pointers = std::max(pointers, (summed(c) + 1) * tiles.tiles());
   }
-  const Sum sum = sum_of(most());
-  const int64_t channels = in_turn_ ? sum.channels : depth_, real = sizeof(float);
+  const Slice slice = slice_of(most());
+  const int64_t channels = in_turn_ ? slice.channels : depth_, real = sizeof(float);
   rows_.set_room(channels);
   pitch_ = row_pitch(channels, real);
   exact_ = make_exact_plan(p_, isa, threads);
@@ -102,8 +102,8 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
   zeros_part_ = layout_.shared(pitch_ * real);
   bias_part_ = layout_.shared(g.groups * panels_ * width_ * real);
   stage_part_ = layout_.per_thread(weights_.stage_bytes());
-  chunk_part_ =
-      layout_.per_thread(in_turn_ ? most().points * WinogradPanels::chunk_pitch(sum.segments, sum.channels, width_) * real : 0);
+  chunk_part_ = layout_.per_thread(
+      in_turn_ ? most().points * WinogradPanels::chunk_pitch(slice.segments, slice.channels, width_) * real : 0);
   box_part_ = layout_.per_thread(in_place_input_ ? 0 : rows_.box_bytes(block_.sample.size(), read));
   input_part_ = layout_.per_thread(input * pitch_ * real);
   products_part_ = layout_.per_thread(products * width_ * real);
@@ -128,7 +128,7 @@ int64_t Winograd::room() const {
 
 bool Winograd::fits_at_once(int64_t panels) const {
   const WinogradTiles& c = most();
-  const int64_t of_point = summed(c) * row_pitch(sum_of(c).channels, sizeof(float)) + panels * results(c) * width_;
+  const int64_t of_point = summed(c) * row_pitch(slice_of(c).channels, sizeof(float)) + panels * results(c) * width_;
   return classes_.size() == 1 && c.count(p_.geometry.batch) * c.points * of_point * int64_t(sizeof(float)) <= kBlockBytes;
 }
 
@@ -153,7 +153,7 @@ bool Winograd::choose_blocks(int threads) {
   const Geometry& g = p_.geometry;
   // Items of all panels transform their input once. Only where these would have too few tiles, an item is one panel.
   for (int64_t panels : {panels_, int64_t(1)}) {
-    if (forward_ && !in_place_output_ && classes_.size() > 1 && !keeps_inputs()) panels = 1;  // else boxes of all phases
+    if (classes_meet() && !keeps_inputs()) panels = 1;  // else a box for each of them
     panels_per_item_ = panels;
     const int64_t least = std::min(room(), panels > 1 ? kFewTiles : kMinTiles);
     for (int64_t tiles = room(); tiles >= least; tiles = tiles * 15 / 16) {

@@ -84,9 +84,11 @@ class Winograd final : public Plan {
                  std::atomic<bool>& finite) const;
   void run_pass(const Buffers& buffers, Pass& pass, const float* weights, const float* bias, std::byte* scratch) const;
   void run_in_turn(const Buffers& buffers, const Block& block, std::byte* scratch, std::atomic<bool>& finite) const;
+  // Whether the results of several classes, those of all phases, are in a box together.
+  bool classes_meet() const { return forward_ && !in_place_output_ && classes_.size() > 1; }
   // Whether the transformed inputs of all classes are there at the same time, so that a panel is done before the next one begins
-  // and its results, which all classes write to, have a single box. With the longest vectors, which make fewer panels, not tried.
-  bool keeps_inputs() const { return forward_ && !in_place_output_ && classes_.size() > 1 && panels_ > 1 && !tiles_->asks; }
+  // and its results have a single box. With the longest vectors, which make fewer panels, not tried.
+  bool keeps_inputs() const { return classes_meet() && panels_ > 1 && !tiles_->asks; }
   // Of the transformed input of a class.
   int64_t input_rows(const WinogradTiles& c, const TileBlock& tiles) const {
     return c.axes > 0 ? summed(c) * c.points * rows_of_point(tiles) : 0;
@@ -98,10 +100,10 @@ class Winograd final : public Plan {
   }
   // What one call of a register tile takes of the input: some segments of taps, or some channels of one. Those that ask for
   // weights have not been tried with more than one sum.
-  struct Sum {
+  struct Slice {
     int64_t segments, channels;
   };
-  Sum sum_of(const WinogradTiles& c) const {
+  Slice slice_of(const WinogradTiles& c) const {
     const int64_t most = tiles_->asks ? tiles_->chain_count * terms_of_chain(c.axes) : kMaxTerms;
     return {std::clamp<int64_t>(most / depth_, 1, summed(c)), even_part(depth_, most)};
   }

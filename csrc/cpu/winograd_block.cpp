@@ -59,14 +59,14 @@ void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* sc
   float* stage = layout_.at<float>(scratch, stage_part_);
   float* weights = layout_.at<float>(scratch, chunk_part_);
   const WinogradTiles& c = classes_[0];
-  const Sum sum = sum_of(c);
+  const Slice slice = slice_of(c);
   Pass pass{c, b, {}, {0, 0}, 0, 0, nullptr, {}, 0, layout_.at<float>(scratch, input_part_), nullptr, false};
   const int64_t of_index = c.points * rows_of_point(b) * width_;
   const auto set_products = [&](int64_t panel) {
     pass.products = layout_.at<float>(scratch, products_part_) + ((panel - b.first_panel) * results(c) + pass.index) * of_index;
   };
   for (Range& channels = pass.channels; channels.end < depth_;) {
-    channels = {channels.end, std::min(channels.end + sum.channels, depth_)};
+    channels = {channels.end, std::min(channels.end + slice.channels, depth_)};
     pass.in = load_input(buffers, b, channels, scratch);
     bool all_finite = transform_input(buffers, pass);
     for (int64_t panel = b.first_panel; panel < b.last_panel; ++panel) {
@@ -76,12 +76,12 @@ void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* sc
       if (panel + 1 < b.last_panel) {
         next = weights_ahead(buffers, b, panel + 1, channels, pass);
       } else if (channels.end < depth_) {
-        next = weights_ahead(buffers, b, b.first_panel, {channels.end, std::min(channels.end + sum.channels, depth_)}, pass);
+        next = weights_ahead(buffers, b, b.first_panel, {channels.end, std::min(channels.end + slice.channels, depth_)}, pass);
       }
       for (pass.index = 0; pass.index < results(c); ++pass.index) {
         set_products(panel);
-        for (int64_t segment = 0; segment < summed(c); segment += sum.segments) {
-          const Range segments{segment, std::min(segment + sum.segments, summed(c))};
+        for (int64_t segment = 0; segment < summed(c); segment += slice.segments) {
+          const Range segments{segment, std::min(segment + slice.segments, summed(c))};
           weights_.transform(pass.index, segments, panel, channels, stage, weights);
           const int64_t of_point = WinogradPanels::chunk_pitch(segments.size(), channels.size(), pass.vectors * lanes());
           multiply(buffers, pass, {weights, segments, of_point}, bias + panel * width_, scratch, next);
@@ -166,16 +166,16 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
   alignas(64) static constexpr float kNothing[kMaxVectors * kMaxLanes] = {};
   int64_t ones = 0;
   for (const WinogradAxis& a : c.axis) ones = ones * a.points + (a.transformed() ? 1 : 0);
-  const Sum sum = sum_of(c);
+  const Slice slice = slice_of(c);
   const int64_t count = parts_of(tiles, tiles_->max_chain_rows[pass.vectors]);
   const float* panels[kMaxTerms];
   for (int64_t point = 0; point < c.points; ++point) {
     const float* of_point = weights.first + point * weights.pitch;
     list_products(pass, point, scratch, out);
-    for (int64_t first = 0; first < channels; first += sum.channels)
-      for (int64_t segment = weights.segments.begin; segment < weights.segments.end; segment += sum.segments) {
-        const int64_t some = std::min(sum.segments, weights.segments.end - segment),
-                      depth = std::min(sum.channels, channels - first);
+    for (int64_t first = 0; first < channels; first += slice.channels)
+      for (int64_t segment = weights.segments.begin; segment < weights.segments.end; segment += slice.segments) {
+        const int64_t some = std::min(slice.segments, weights.segments.end - segment),
+                      depth = std::min(slice.channels, channels - first);
         for (int64_t k = 0; k < some; ++k) {
           list_input(buffers, pass, segment + k, point, rows + k * tiles);
           panels[k] = of_point + (segment - weights.segments.begin + k) * channels * width;
@@ -185,10 +185,10 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
         GatherTile<float> tile{0, rows, tiles, panels, some, first, depth, out, 0, init, c.axes ? width : pass.columns};
         tile.terms = even_part(some * depth, terms_of_chain(c.axes));
         // While these weights are used, the next ones are asked for.
-        const bool last_segments = segment + sum.segments >= weights.segments.end,
-                   last = last_segments && first + sum.channels >= channels;
+        const bool last_segments = segment + slice.segments >= weights.segments.end,
+                   last = last_segments && first + slice.channels >= channels;
         const float* soon = last            ? of_point + weights.pitch
-                            : last_segments ? of_point + (first + sum.channels) * width
+                            : last_segments ? of_point + (first + slice.channels) * width
                                             : panels[0] + (some * channels + first) * width;
         const int64_t share = tile.ask_for(soon, width, count);
         for (int64_t i = 0, done = 0; i < count; ++i) {
@@ -231,8 +231,8 @@ Upcoming Winograd::weights_ahead(const Buffers& buffers, const Block& b, int64_t
 
 // Register tiles of a pass.
 int64_t Winograd::steps(const Pass& pass) const {
-  const Sum sum = sum_of(pass.of);
-  return pass.of.points * parts_of(summed(pass.of), sum.segments) * parts_of(pass.channels.size(), sum.channels) *
+  const Slice slice = slice_of(pass.of);
+  return pass.of.points * parts_of(summed(pass.of), slice.segments) * parts_of(pass.channels.size(), slice.channels) *
          parts_of(pass.tiles.tiles(), tiles_->max_chain_rows[pass.vectors]);
 }
 
