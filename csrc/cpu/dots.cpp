@@ -333,10 +333,11 @@ bool few_channels_of_short_vectors(const Problem& p, int64_t lanes, bool planes)
 // Whether groups are so narrow that tiles of one group each are mostly empty in outer, where y meets some taps or lines are long.
 // (4 groups of 2 to 3 channels, k7 s1, 8 lines of 1000: 0.13 of the time in NXC; 16 of 4 to 3, k4 s2, 16x16: 0.26; 2 of 1 to 16,
 // k7 s1, 16x16: 0.43 in NCX; 32 of 3 to 12, k8 s4, 200 positions: 0.58; but 8 of 1 to 24, k5 s1, 8x8x8: 1.9, and in NXC with 8
-// lanes 4 of 3 to 8, k3 s2, 28x28: 1.4.)
+// lanes 4 of 3 to 8, k3 s2, 28x28: 1.4, 8 of 3 to 8, k6 s2, 4 lines of 1000: 0.38.)
 bool narrow_groups(const Geometry& g, int64_t lanes, bool planes) {
   constexpr int64_t kMostPairs = 63, kLeastPositions = 64, kLine = 14, kShortLine = 8, kPairsOfShort = 18;
   constexpr int64_t kMostStrided = 12, kMostOfLongStride = 8, kFewPairs = 12, kLongLine = 50;
+  constexpr int64_t kManyGroups = 8, kFewPairsOfMany = 24;
   constexpr double kPairsOfPosition = 4.5;
   const int64_t pairs = g.x_channels * g.y_channels, line = g.axis[kAxes - 1].x, longest = longest_stride(g);
   if (g.groups == 1 || pairs > kMostPairs || g.batch * g.x_positions() < kLeastPositions) return false;
@@ -344,7 +345,8 @@ bool narrow_groups(const Geometry& g, int64_t lanes, bool planes) {
   if (longest > 1 && g.y_channels > (longest > 2 ? kMostOfLongStride : kMostStrided)) return false;
   const bool meets = double(2 * g.w_positions()) >= 3 * strides_of(g);  // more than one tap
   if (planes) return double(pairs) < kPairsOfPosition * double(line) && (meets || g.y_channels <= kMaxChannels);
-  return (longest == 1 || lanes == kMaxLanes) && (meets || (pairs <= kFewPairs && line >= kLongLine));
+  const bool many_narrow = g.groups >= kManyGroups && pairs <= kFewPairsOfMany;
+  return (longest == 1 || lanes == kMaxLanes || many_narrow) && (meets || (pairs <= kFewPairs && line >= kLongLine));
 }
 
 // Whether of output channels and taps there are enough for each vector of x that is loaded: some where x and y lie as planes,

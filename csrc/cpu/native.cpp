@@ -77,7 +77,7 @@ class Native final : public Plan {
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t width() const { return tiles_->max_vectors * tiles_->lanes; }  // of a tile
   // Whether conv_transpose reads rows of weights side by side to their ends.
-  bool reads_rows() const { return p_.operation == Operation::conv_transpose && in_place_ && positions_ <= kRowsPositions; }
+  bool reads_rows() const { return p_.operation == Operation::conv_transpose && kTerms == 1 && positions_ <= kRowsPositions; }
   int64_t run_bytes() const { return reads_rows() ? kRunBytesOfFew : kRunBytes; }
   int64_t x_pitch() const {
     if (p_.operation != Operation::conv_transpose) return apart(*tiles_, p_.geometry.x_channels);
@@ -322,7 +322,7 @@ void Native<In>::multiply(const Buffers& buffers, int64_t group, Range positions
   if (turned_) return multiply_and_turn(static_cast<const Real*>(of_group), runs, x, columns, stage);
   if (reads_rows()) {
     for (const Run& run : runs)
-      tiles_->rows[positions.size()]({x + positions.begin, static_cast<const Real*>(of_group) + run.weights, x_pitch(),
+      tiles_->rows[positions.size()]({x + positions.begin, element(of_group, p_.type, run.weights), p_.type, x_pitch(),
                                       p_.w.outer, g.x_channels, columns + positions.begin * columns_pitch() + run.columns,
                                       columns_pitch(), run.length});
     return;

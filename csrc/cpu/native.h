@@ -228,22 +228,31 @@ void multiply_turned(const Tiles<Real>& tiles, const Real* weights, int64_t pitc
 // Rows of weights that are written at a time.
 inline constexpr int64_t kWritten = 24;
 // Many weights from few positions take as long as memory does, which would read them all before they are written: from so many
-// bytes on, and up to so many positions, they go past the caches, in which they would not stay. So many rows at a time remain in
-// L1 until then.
-inline constexpr int64_t kStreamedWeightBytes = 4 << 20, kStreamedPositions = 4, kStreamed = 8;
+// bytes on, and up to so many positions, they go past the caches, in which they would not stay.
+inline constexpr int64_t kStreamedWeightBytes = 4 << 20, kStreamedPositions = 4;
 inline bool streams_weights(const Problem& p) {
   const Geometry& g = p.geometry;
   return g.w_size() * bytes_of(p.type) >= kStreamedWeightBytes && g.batch * g.x_positions() <= kStreamedPositions;
 }
 
-// A piece of a row of weights, rounded; `streams`: past the caches (Tiles::stream).
+// What write_rows does, past the caches (Tiles::stream).
 template <class Real>
-void write_row(const Tiles<Real>& tiles, Type type, const Real* row, void* weights, int64_t count, bool streams) {
-  if (!streams) return tiles.narrow(type, row, weights, count);
-  if (bytes_of(type) == int64_t(sizeof(Real))) return tiles.stream(row, weights, count * int64_t(sizeof(Real)));
-  alignas(kCacheLine) std::byte rounded[kPiece * sizeof(Real)];
-  tiles.narrow(type, row, rounded, count);
-  tiles.stream(rounded, weights, count * bytes_of(type));
+void stream_rows(const Tiles<Real>& tiles, Type type, void* weights, int64_t pitch, int64_t rows, int64_t length, const Real* a,
+                 int64_t a_pitch, const Real* b, int64_t b_pitch, int64_t positions, Real* stage) {
+  constexpr Type real = sizeof(Real) == sizeof(double) ? Type::f64 : Type::f32;
+  Real* rounded = stage + kRowsPositions * kPiece;
+  for (int64_t r = 0; r < rows; r += kRowsPositions) {
+    const int64_t some = std::min<int64_t>(kRowsPositions, rows - r);
+    for (int64_t n = 0; n < length; n += kPiece) {
+      const int64_t count = std::min(kPiece, length - n);
+      tiles.rows[some]({a + r, b + n, real, a_pitch, b_pitch, positions, stage, kPiece, count});
+      for (int64_t i = 0; i < some; ++i) {
+        const Real* row = stage + i * kPiece;
+        if (type != real) tiles.narrow(type, row, rounded, count);
+        tiles.stream(type != real ? rounded : row, element(weights, type, (r + i) * pitch + n), count * bytes_of(type));
+      }
+    }
+  }
 }
 
 // weights[r*pitch + n] = sum over m < positions of a[m*a_pitch + r] * b[m*b_pitch + n] for r < rows, n < length; where there is
@@ -251,29 +260,29 @@ void write_row(const Tiles<Real>& tiles, Type type, const Real* row, void* weigh
 template <class Real>
 void write_rows(const Tiles<Real>& tiles, Type type, void* weights, int64_t pitch, int64_t rows, int64_t length, const Real* a,
                 int64_t a_pitch, const Real* b, int64_t b_pitch, int64_t positions, bool more, Real* stage, bool streams) {
-  const bool in_place = !streams && bytes_of(type) == int64_t(sizeof(Real));
-  const int64_t width = tiles.max_vectors * tiles.lanes, at_once = streams ? kStreamed : rows;
+  if (streams) return stream_rows(tiles, type, weights, pitch, rows, length, a, a_pitch, b, b_pitch, positions, stage);
+  const bool in_place = bytes_of(type) == int64_t(sizeof(Real));
+  const int64_t width = tiles.max_vectors * tiles.lanes;
   // Stores wait for their lines, of which memory brings a few at a time, unless tiles have asked for them: for what is written
   // after these columns, in these rows or the next (1024 to 512 channels, k4 s2: 0.55 to 0.7 of the time of 6 to 48 positions).
   // In between their products, where those are enough, that is faster still.
   const auto written_next = [&](int64_t n) -> NextRows {
     const int64_t written = in_place ? width : kPiece;
     const bool same_rows = n + written < length;
-    if (streams || !(same_rows || more)) return {};
+    if (!(same_rows || more)) return {};
     const int64_t first = same_rows ? n + written : n % written;
     return {static_cast<const char*>(element(weights, type, (same_rows ? 0 : rows * pitch) + first)), pitch * bytes_of(type),
             std::min(width, length - first) * bytes_of(type), tiles.asks && positions >= 2 * rows};
   };
-  for (int64_t first = 0; first < rows; first += at_once)
-    for (int64_t piece = 0; piece < length; piece += kPiece) {
-      const int64_t end = std::min(piece + kPiece, length), count = std::min(at_once, rows - first);
-      for (int64_t n = piece; n < end; n += width)
-        add_products(tiles, count, {a + first, b + n, positions}, a_pitch, b_pitch,
-                     in_place ? static_cast<Real*>(weights) + n : stage + n - piece, in_place ? pitch : kPiece,
-                     std::min(width, end - n), false, written_next(n));
-      for (int64_t r = 0; !in_place && r < count; ++r)
-        write_row(tiles, type, stage + r * kPiece, element(weights, type, (first + r) * pitch + piece), end - piece, streams);
-    }
+  for (int64_t piece = 0; piece < length; piece += kPiece) {
+    const int64_t end = std::min(piece + kPiece, length);
+    for (int64_t n = piece; n < end; n += width)
+      add_products(tiles, rows, {a, b + n, positions}, a_pitch, b_pitch,
+                   in_place ? static_cast<Real*>(weights) + n : stage + n - piece, in_place ? pitch : kPiece,
+                   std::min(width, end - n), false, written_next(n));
+    for (int64_t r = 0; !in_place && r < rows; ++r)
+      tiles.narrow(type, stage + r * kPiece, element(weights, type, r * pitch + piece), end - piece);
+  }
 }
 
 }  // namespace torch_ext::cpu

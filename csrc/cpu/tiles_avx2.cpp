@@ -113,38 +113,54 @@ struct F32 {
     const auto at = [&](int64_t i) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + i * step)); };
     return _mm256_insertf128_ps(_mm256_castps128_ps256(at(0)), at(1), 1);
   }
-  static __m128i bf16_bits(Reg v) {
+  // To bf16, in the upper half of each lane, of what is no NaN.
+  static __m256i rounded_bits(Reg v) {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  }
+  static __m128i bf16_bits(Reg v) {
+    const __m256i quiet = _mm256_or_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x400000));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    const __m256i top = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+    const __m256i top = _mm256_srli_epi32(_mm256_blendv_epi8(rounded_bits(v), quiet, nan), 16);
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(top, top), 0x08);
     return _mm256_castsi256_si128(packed);
   }
   static void widen(Type type, const void* from, float* to, int64_t n) {
-    if (type == Type::f32) {
-      const auto* values = static_cast<const float*>(from);
-      for (int64_t i = 0; i < n; i += lanes) store_first(to + i, n - i, load_first(values + i, n - i));
-      return;
-    }
-    const auto* halves = static_cast<const uint16_t*>(from);
-    int64_t i = 0;
-    for (; i + lanes <= n; i += lanes) store(to + i, load_narrow(type, halves + i));
-    if (i == n) return;
-    uint16_t tail[lanes] = {};
-    for (int64_t j = i; j < n; ++j) tail[j - i] = halves[j];
-    store_first(to + i, n - i, load_narrow(type, tail));
+    if (type == Type::bf16) return widen_halves<Type::bf16>(static_cast<const uint16_t*>(from), to, n);
+    if (type == Type::f16) return widen_halves<Type::f16>(static_cast<const uint16_t*>(from), to, n);
+    copy(static_cast<const float*>(from), to, n);
   }
   static void narrow(Type type, const float* from, void* to, int64_t n) {
-    if (type == Type::f32) {
-      auto* values = static_cast<float*>(to);
-      for (int64_t i = 0; i < n; i += lanes) store_first(values + i, n - i, load_first(from + i, n - i));
-      return;
+    if (type == Type::bf16) return narrow_halves<Type::bf16>(from, static_cast<uint16_t*>(to), n);
+    if (type == Type::f16) return narrow_halves<Type::f16>(from, static_cast<uint16_t*>(to), n);
+    copy(from, static_cast<float*>(to), n);
+  }
+
+ private:
+  static void copy(const float* from, float* to, int64_t n) {
+    for (int64_t i = 0; i < n; i += lanes) store_first(to + i, n - i, load_first(from + i, n - i));
+  }
+  template <Type type>
+  static void widen_halves(const uint16_t* from, float* to, int64_t n) {
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) store(to + i, load_narrow(type, from + i));
+    if (i == n) return;
+    uint16_t tail[lanes] = {};
+    for (int64_t j = i; j < n; ++j) tail[j - i] = from[j];
+    store_first(to + i, n - i, load_narrow(type, tail));
+  }
+  template <Type type>
+  static void narrow_halves(const float* from, uint16_t* to, int64_t n) {
+    int64_t i = 0;
+    for (; type == Type::bf16 && i + 2 * lanes <= n; i += 2 * lanes) {
+      const Reg a = load(from + i), b = load(from + i + lanes);
+      if (_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q))) break;  // a NaN
+      const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(rounded_bits(a), 16), _mm256_srli_epi32(rounded_bits(b), 16));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm256_permute4x64_epi64(packed, 0xd8));
     }
-    auto* halves = static_cast<uint16_t*>(to);
-    for (int64_t i = 0; i < n; i += lanes) store_narrow(type, halves + i, n - i, load_first(from + i, n - i));
+    for (; i + lanes <= n; i += lanes) store_narrow(type, to + i, lanes, load(from + i));
+    if (i < n) store_narrow(type, to + i, n - i, load_first(from + i, n - i));
   }
 };
 

@@ -173,6 +173,7 @@ constexpr Tiles<float> with_pairs(Tiles<float> table) {
   fill_tiles<Pairs, 3>(table, std::make_integer_sequence<int, 8>());
   fill_tiles<Pairs, 4>(table, std::make_integer_sequence<int, 6>());
   fill_wide<Pairs>(table, std::integer_sequence<int, 12, 12, 8, 6, 5, 4, 3, 3, 3, 2, 2, 2, 2, 2>());
+  fill_rows<Pairs>(table, std::make_integer_sequence<int, kRowsPositions>());
   fill_dot_tiles<Pairs, 1>(table, std::make_integer_sequence<int, 8>());
   fill_dot_tiles<Pairs, 2>(table, std::make_integer_sequence<int, 8>());
   fill_dot_tiles<Pairs, 3>(table, std::make_integer_sequence<int, 8>());

@@ -78,41 +78,64 @@ typename V::Real sum(Type type, const void* from, int64_t count) {
 }
 
 // Some rows from `row` on, which are the first ones or add to others.
-template <class V, int Positions, int Rows>
+template <class V, int Positions, int Rows, Type type>
 void sum_some_rows(const RowsTile<typename V::Real>& t, int64_t row) {
-  const auto *a = t.a + row * t.a_pitch, *b = t.b + row * t.b_pitch;
+  const auto* a = t.a + row * t.a_pitch;
+  const char* b = static_cast<const char*>(t.b) + row * t.b_pitch * bytes_of(type);
   typename V::Reg factors[Rows][Positions];
   TORCH_EXT_UNROLL for (int r = 0; r < Rows; ++r) TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) factors[r][m] =
       V::broadcast(a + r * t.a_pitch + m);
-  const auto sum = [&](int64_t n, auto... mask) __attribute__((always_inline)) {
+  const auto load = [&](int r, int64_t n, auto... left) __attribute__((always_inline)) {
+    const char* from = b + (r * t.b_pitch + n) * bytes_of(type);
+    if constexpr (bytes_of(type) == sizeof(typename V::Real)) {
+      return load_lanes<V>(reinterpret_cast<const typename V::Real*>(from), V::first(left)...);
+    } else if constexpr (sizeof...(left) == 0) {
+      return V::load_narrow(type, reinterpret_cast<const uint16_t*>(from));
+    } else {
+      return load_some<V>(type, from, left...);
+    }
+  };
+  const auto sum = [&](int64_t n, auto... left) __attribute__((always_inline)) {
     typename V::Reg sums[Positions];
     TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) sums[m] = V::zero();
     TORCH_EXT_UNROLL for (int r = 0; r < Rows; ++r) {
-      auto values = load_lanes<V>(b + r * t.b_pitch + n, mask...);
+      auto values = load(r, n, left...);
       if constexpr (Positions > 1) V::pin(values);  // else they are loaded for each
       TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) sums[m] = V::fma(factors[r][m], values, sums[m]);
     }
     TORCH_EXT_UNROLL for (int m = 0; m < Positions; ++m) {
       auto* to = t.out + m * t.out_pitch + n;
-      if (row > 0) sums[m] = V::add(sums[m], load_lanes<V>(to, mask...));
-      if constexpr (sizeof...(mask) == 0) {
+      if (row > 0) sums[m] = V::add(sums[m], load_lanes<V>(to, V::first(left)...));
+      if constexpr (sizeof...(left) == 0) {
         V::store(to, sums[m]);
       } else {
-        V::store_first(to, t.columns - n, sums[m]);
+        V::store_first(to, left..., sums[m]);
       }
     }
   };
   int64_t n = 0;
   for (; n + V::lanes <= t.columns; n += V::lanes) sum(n);
-  if (n < t.columns) sum(n, V::first(t.columns - n));
+  if (n < t.columns) sum(n, t.columns - n);
 }
 
-template <class V, int Positions>
-void sum_rows(const RowsTile<typename V::Real>& t) {
+template <class V, int Positions, Type type>
+void sum_rows_of(const RowsTile<typename V::Real>& t) {
   constexpr int kRows = 8;  // as many as keep their factors in registers, and no more than processors follow
   int64_t row = 0;
-  for (; row + kRows <= t.rows; row += kRows) sum_some_rows<V, Positions, kRows>(t, row);
-  for (; row < t.rows; ++row) sum_some_rows<V, Positions, 1>(t, row);
+  for (; row + kRows <= t.rows; row += kRows) sum_some_rows<V, Positions, kRows, type>(t, row);
+  for (; row < t.rows; ++row) sum_some_rows<V, Positions, 1, type>(t, row);
+}
+template <class V, int Positions>
+void sum_rows(const RowsTile<typename V::Real>& t) {
+  if constexpr (sizeof(typename V::Real) == sizeof(double)) {
+    sum_rows_of<V, Positions, Type::f64>(t);
+  } else if constexpr (!requires { V::load_narrow(Type::bf16, nullptr); }) {
+    sum_rows_of<V, Positions, Type::f32>(t);  // pairs, which are as large
+  } else if (t.type == Type::f32) {
+    sum_rows_of<V, Positions, Type::f32>(t);
+  } else {
+    t.type == Type::bf16 ? sum_rows_of<V, Positions, Type::bf16>(t) : sum_rows_of<V, Positions, Type::f16>(t);
+  }
 }
 
 template <class V, int... Positions>

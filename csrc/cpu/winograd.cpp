@@ -17,6 +17,8 @@
 // phases that have most taps along the same axes, and one less along the others, are a class, with a transform of its own; the
 // last class may have one tap along all of them, and then its products are of the input as it is.
 //
+// bf16 and f16 are computed likewise, as float32: their rows come to a box and go from one, and are rounded once.
+//
 // Where weights are few times the results, all of them are transformed before blocks are computed, each of which reads them.
 // Where they are many (first layers of vocoders, the inverse STFT), one block has all tiles and takes some channels of the input
 // and of the weights in turn: the transformed weights, two or four times as large, never leave the cache.
@@ -51,6 +53,7 @@ constexpr double kFiner = 4;
 // transforms err as much as sums of so many terms in torch; small volumes, whose borders save products too, are left to kernels
 // that sum each of their 27 taps by itself, and so err less.
 constexpr int64_t kLeastResults = 12, kLeastChannels = 6, kLeastChannelsOfVolume = 10, kLeastTerms = 16;
+constexpr int64_t kLeastResultsOf8Lanes = 8;
 constexpr double kLeastSavedOfVolumes = 2.7;
 constexpr int64_t kPacked = 16;  // channels that a thread transforms at a time, which stay in its cache
 
@@ -71,8 +74,8 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
       width_(weights_.width()),
       panels_(weights_.count()) {
   const Geometry& g = p_.geometry;
-  in_place_input_ = in_.channel == 1 || depth_ == 1;
-  in_place_output_ = out_.channel == 1 || columns_ == 1;
+  in_place_input_ = p_.type == Type::f32 && (in_.channel == 1 || depth_ == 1);
+  in_place_output_ = p_.type == Type::f32 && (out_.channel == 1 || columns_ == 1);
   in_turn_ = in_turn && choose_panels(threads);
   if (in_turn_) {
     make_panels(slice_of(most()).channels, tiles_->max_vectors);
@@ -185,7 +188,8 @@ bool Winograd::accurate() const {
 
 bool Winograd::pays(double share) const {
   const int64_t channels = most().axes == kAxes ? kLeastChannelsOfVolume : kLeastChannels;
-  if (columns_ < kLeastResults || depth_ < channels || !accurate()) return false;
+  const int64_t results = lanes() < kMaxLanes ? kLeastResultsOf8Lanes : kLeastResults;
+  if (columns_ < results || depth_ < channels || !accurate()) return false;
   return winograd_share(p_, classes_, *tiles_, in_turn_ ? most().count(p_.geometry.batch) : room()) < share;
 }
 
@@ -249,7 +253,7 @@ void Winograd::pack(const Buffers& buffers, const Parallel& parallel, void* pack
 namespace {
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request, bool in_turn) {
-  if (p.operation == Operation::backward_weights || p.type != Type::f32) return nullptr;
+  if (p.operation == Operation::backward_weights || p.type == Type::f64) return nullptr;
   if (!winograd_allowed(p, isa, request)) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, p.operation);
   if (classes.empty()) return nullptr;
@@ -264,7 +268,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request, bo
   if (in_turn && !plan->fits_at_once(1)) return nullptr;
   const bool matrices = isa == Isa::avx512 && gather_takes_matrices(p, request);
   if (request.by_name) return plan;
-  double share = matrices ? kWinogradPaysByMatrices : kWinogradPays;
+  double share = winograd_pays_below(p, request, matrices);
   if (const auto times = wide_times(p, request)) share *= std::min(1., times->wide / times->gather);
   return plan->pays(share) ? plan : nullptr;
 }

@@ -240,8 +240,10 @@ int64_t Winograd::steps(const Pass& pass) const {
 void Winograd::set_results(const Buffers& buffers, const Block& b, int64_t panel, std::byte* scratch, Pass& pass) const {
   pass.vectors = weights_.vectors_of(panel), pass.columns = std::min(width_, columns_ - panel * width_);
   pass.to = out_;
-  pass.origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
-  if (in_place_output_) return;
+  if (in_place_output_) {
+    pass.origin = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel;
+    return;
+  }
   const Region box = grid_.positions_written(b);
   Strides& to = pass.to;
   to.axis[2] = width_;
@@ -284,12 +286,12 @@ void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t pane
   const Region at = grid_.positions_written(b);
   const int64_t length = at.end[2] - at.begin[2];
   const Box line{{1, 1, length}, {0, 0, out_.axis[2]}, std::min(width_, columns_ - panel * width_), out_.channel};
-  float* to = static_cast<float*>(forward_ ? buffers.y : buffers.x) + (b.group * columns_ + panel * width_) * out_.channel +
-              at.begin[2] * out_.axis[2];
+  void* to = element(forward_ ? buffers.y : buffers.x, p_.type,
+                     (b.group * columns_ + panel * width_) * out_.channel + at.begin[2] * out_.axis[2]);
   for (int64_t n = b.sample.begin; n < b.sample.end; ++n)
     for (int64_t i = at.begin[0]; i < at.end[0]; ++i)
       for (int64_t j = at.begin[1]; j < at.end[1]; ++j, box += length * width_)
-        store_box(*tiles_, p_.type, box, width_, to + n * out_.outer + i * out_.axis[0] + j * out_.axis[1], line);
+        store_box(*tiles_, p_.type, box, width_, element(to, p_.type, n * out_.outer + i * out_.axis[0] + j * out_.axis[1]), line);
 }
 
 }  // namespace torch_ext::cpu

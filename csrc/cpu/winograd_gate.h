@@ -17,8 +17,7 @@ bool winograd_allowed(const Problem& problem, Isa isa, const Request& request);
 double winograd_share(const Problem& problem, const std::vector<WinogradTiles>& classes, const Tiles<float>& tiles_of_isa,
                       int64_t tiles_of_block);
 
-// What such a share must be below: of the time of direct kernels, or where six products in matrix registers compute float32,
-// which run at 1.15 to 2 times the speed of multiply-adds.
-inline constexpr double kWinogradPays = 0.97, kWinogradPaysByMatrices = 0.75;
+// What such a share must be below, where matrix registers would compute the problem otherwise, and where not.
+double winograd_pays_below(const Problem& problem, const Request& request, bool matrices);
 
 }  // namespace torch_ext::cpu

@@ -30,7 +30,9 @@ constexpr int64_t kSumsBytesOf8Lanes = 2 << 20, kTransformedBytesOf8Lanes = 1 <<
 constexpr int64_t kSliceBytes = 64 << 10;  // of x and y that a thread brings at a time
 constexpr int64_t kItems = 16, kTilesOfPart = 100;
 constexpr int64_t kMinTiles = 24, kMaxTiles = 128;  // of a block
-constexpr int64_t kLeastChannels = 6, kLeastChannelsOf8Lanes = 16;
+constexpr int64_t kLeastChannels = 6;
+// With 8 lanes, beside how many (28 layers drawn at random: 0.85 of the time; of 4 to 12 beside 16 to 32 channels 0.9 to 2.2).
+constexpr int64_t kLeastChannelsOf8Lanes = 16, kLeastBesideMany = 4, kMany = 40;
 // Taps of fewer terms err by more than in the sums of the formula: positions where these have several segments, tiles along three
 // axes.
 constexpr int64_t kLeastPositionsOfSegments = 200, kLeastTilesOfVolume = 27;
@@ -107,11 +109,11 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
       grid_(WinogradTiles::grid_of(classes_)),
       x_{{*tiles_, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, grid_.whole_input(), 1, 1, 0},
          p_.geometry.x_channels,
-         p_.x.channel == 1 || p_.geometry.x_channels == 1,
+         p_.type == Type::f32 && (p_.x.channel == 1 || p_.geometry.x_channels == 1),
          false},
       y_{{*tiles_, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, grid_.whole_output(), 1, 1, 0},
          p_.geometry.y_channels,
-         p_.y.channel == 1 || p_.geometry.y_channels == 1,
+         p_.type == Type::f32 && (p_.y.channel == 1 || p_.geometry.y_channels == 1),
          false},
       exact_(make_exact_plan(p_, isa, threads)) {
   const Geometry& g = p_.geometry;
@@ -228,8 +230,9 @@ bool WinogradSums::pays(double share) const {
   const bool boxed = !(x_.in_place && y_.in_place);
   const double boxes = double(p_.geometry.x_size() + p_.geometry.y_size()) * sizeof(float);
   if (boxed && parts_ == 1 && boxes > kMostBoxedAtOnce) return false;
-  const int64_t least = lanes() < kMaxLanes ? kLeastChannelsOf8Lanes : kLeastChannels;
-  if (std::min(p_.geometry.x_channels, p_.geometry.y_channels) < least) return false;
+  const auto [few, many] = std::minmax(p_.geometry.x_channels, p_.geometry.y_channels);
+  const int64_t least = lanes() == kMaxLanes ? kLeastChannels : many < kMany ? kLeastChannelsOf8Lanes : kLeastBesideMany;
+  if (few < least) return false;
   if (most().axes == kAxes && most().count(p_.geometry.batch) < kLeastTilesOfVolume) return false;
   return winograd_share(p_, classes_, *tiles_, most().count(p_.geometry.batch)) < share;
 }
@@ -363,7 +366,7 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
-  if (p.operation != Operation::backward_weights || p.type != Type::f32) return nullptr;
+  if (p.operation != Operation::backward_weights || p.type == Type::f64) return nullptr;
   if (!winograd_allowed(p, isa, request)) return nullptr;
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose);
   if (classes.empty()) return nullptr;
@@ -372,7 +375,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   // Registers of matrices take so many channels.
   constexpr int64_t kLeastOfMatrices = 32;
   const bool matrices = request.isa >= Isa::amx && std::min(p.geometry.x_channels, p.geometry.y_channels) >= kLeastOfMatrices;
-  return request.by_name || plan->pays(matrices ? kWinogradPaysByMatrices : kWinogradPays) ? plan : nullptr;
+  return request.by_name || plan->pays(winograd_pays_below(p, request, matrices)) ? plan : nullptr;
 }
 
 }  // namespace

@@ -243,6 +243,21 @@ TEST(Native, MultipliesManyPositionsInParts) {
   EXPECT_GT(computed, 0);
 }
 
+// So many that they go past the caches, in every type.
+TEST(Native, WritesManyWeightsOfFewPositions) {
+  const Case c = parse_case("points n3 g1 c512:260 i1x1 k4x4 s2x2 d1x1 pb1x1 pe1x1 op0x0");
+  int computed = 0;
+  for (int k = 0; k < cpu::kernel_count(); ++k) {
+    const std::string kernel = cpu::kernel_name(k);
+    if (kernel.rfind("native", 0) || !cpu::kernel_supported(k, cpu::detected_isa())) continue;
+    const MakePlan make_plan = [&](const Problem& problem, int threads) {
+      return cpu::make_plan(problem, cpu::detected_isa(), threads, kernel.c_str());
+    };
+    computed += compute_integers(make_plan, Operation::backward_weights, {c}, false);
+  }
+  EXPECT_GT(computed, 0);
+}
+
 // ---- What is asked for ahead of time ---------------------------------------------------------------------------------------
 
 // No line twice, none outside, all in so many steps; the last one of a piece may be missing where the piece does not begin a

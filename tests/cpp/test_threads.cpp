@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <ctime>
 #include <memory>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "csrc/cpu/cpu.h"
@@ -24,13 +26,13 @@ struct Imbalance {
 
 // Stages weigh what they take by the processor's clock, the shortest time of some runs, so that what else the machine does has
 // little part in it.
-Imbalance imbalance(const Problem& problem, int threads) {
+Imbalance imbalance(const Problem& problem, cpu::Isa isa, int threads) {
   constexpr int kRuns = 3;
   struct Stage {
     int64_t items;
     double seconds;
   };
-  const auto plan = cpu::make_plan(problem, cpu::active_isa(), threads);
+  const auto plan = cpu::make_plan(problem, isa, threads);
   std::vector<Stage> stages;
   size_t stage = 0;
   const cpu::Parallel serial{threads, [&](int64_t count, const std::function<void(int64_t, int)>& task) {
@@ -57,23 +59,34 @@ Imbalance imbalance(const Problem& problem, int threads) {
   return {extra(*longest), lost / seconds};
 }
 
-class Threads : public testing::TestWithParam<int> {};
+class Threads : public testing::TestWithParam<std::tuple<int, cpu::Isa>> {};
 
 TEST_P(Threads, ShareRealLayersEvenly) {
-  const int threads = GetParam();
+  const auto [threads, isa] = GetParam();
   for (const Case& c : large_cases())
     for (Operation operation : kOperations)
       for (int layout = 0; layout < 2; ++layout) {
         const Problem problem = make_problem(c, operation, Type::f32, kLayouts[layout]);
         // Some fifty microseconds a thread, or two hundred.
         if (problem.geometry.flops() < (threads == 64 ? 64e6 : 16e6) * threads) continue;
-        const Imbalance lost = imbalance(problem, threads);
+        const Imbalance lost = imbalance(problem, isa, threads);
         EXPECT_LT(lost.main_stage, 0.15) << threads << " threads: " << cpu::describe(problem) << " " << c.name;
         EXPECT_LT(lost.all, 0.3) << threads << " threads: " << cpu::describe(problem) << " " << c.name;
       }
 }
 
-INSTANTIATE_TEST_SUITE_P(Simulated, Threads, testing::Values(2, 8, 16, 64));
+// The best instruction set, and those below it that plan float32 otherwise.
+std::vector<cpu::Isa> planned_isas() {
+  std::vector<cpu::Isa> isas = {cpu::active_isa()};
+  for (const cpu::Isa isa : {cpu::Isa::avx512, cpu::Isa::avx2})
+    if (isa < cpu::active_isa() && !(isa == cpu::Isa::avx512 && cpu::active_isa() == cpu::Isa::avx512_bf16)) isas.push_back(isa);
+  return isas;
+}
+
+INSTANTIATE_TEST_SUITE_P(Simulated, Threads, testing::Combine(testing::Values(2, 8, 16, 64), testing::ValuesIn(planned_isas())),
+                         [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) + "_" + cpu::name_of(std::get<1>(info.param));
+                         });
 
 }  // namespace
 }  // namespace torch_ext::test
