@@ -94,8 +94,8 @@ struct OuterTile {
 };
 
 // Long rows of b that a few positions share: out[m*out_pitch + n] = sum over r < rows of a[r*a_pitch + m] * b[r*b_pitch + n] for
-// the positions m of the tile, n < columns. b is of some type, or of pairs as a is. Few rows at a time are read side by side to their ends, as
-// processors do best.
+// the positions m of the tile, n < columns. b is of some type, or of pairs as a is. Few rows at a time are read side by side to
+// their ends, as processors do best.
 inline constexpr int kRowsPositions = 2;
 template <class Real>
 struct RowsTile {

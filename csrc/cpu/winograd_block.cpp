@@ -291,7 +291,8 @@ void Winograd::store_output(const Buffers& buffers, const Block& b, int64_t pane
   for (int64_t n = b.sample.begin; n < b.sample.end; ++n)
     for (int64_t i = at.begin[0]; i < at.end[0]; ++i)
       for (int64_t j = at.begin[1]; j < at.end[1]; ++j, box += length * width_)
-        store_box(*tiles_, p_.type, box, width_, element(to, p_.type, n * out_.outer + i * out_.axis[0] + j * out_.axis[1]), line);
+        store_box(*tiles_, p_.type, box, width_, element(to, p_.type, n * out_.outer + i * out_.axis[0] + j * out_.axis[1]),
+                  line);
 }
 
 }  // namespace torch_ext::cpu
