@@ -5,7 +5,7 @@
 // weights there by 15, 19 and 26 %): what it chooses takes 2 to 3 % longer than the faster kernel always would.
 // Processors that multiply whole vectors of 16 are twice as far from their memory, and have prices of their own, of 550 such
 // layers of 3 to 512 channels: it misses by 8, 15 and 15 %, and chooses what takes 1 % longer, of gradients of weights 1.5 (by
-// the other prices 2 and 5 %).
+// the other prices 2 and 5 %). What is of 16 bits has the same prices: of 197 layers, with 8 lanes, 1 to 4 %.
 #include "csrc/cpu/winograd_gate.h"
 
 #include <algorithm>
