@@ -317,12 +317,16 @@ bool few_channels(const Geometry& g, int64_t lanes, bool planes) {
 
 // The same where vectors are shorter, by measurement of 320 layers with 8 lanes: in planes of few multiplications for what
 // `outer` would bring in order there (5 to 5 channels, 1-D k5 s2: 0.28 of the time; 1 to 10, k8 s2, 200x200: 0.30; 20 to 6, k2
-// s2: 0.45; 10 to 5, k5 s2: 0.53; 5 to 8, k8 s4, 2.8), but side by side of fewer pairs, whose lanes are added for each (32 to 4,
-// k6 s3, 128x128: 2; 20 to 4: 2; 8 to 3: 0.7; of 16 bits 0.9).
+// s2: 0.45; 10 to 5, k5 s2: 0.53; 5 to 8, k8 s4, 2.8), and of few pairs along long lines (12 layers: 0.61; 3 to 8, k7 s1,
+// 100x100: 0.36; 8 to 6, k8 s2, 200x200: 0.38; 12 to 8, k8 s2, 100x100: 1.39; 6 to 16, k4 s2, 64x64: 2.1), but side by side of
+// fewer pairs, whose lanes are added for each (32 to 4, k6 s3, 128x128: 2; 20 to 4: 2; 8 to 3: 0.7; of 16 bits 0.9).
 bool few_channels_of_short_vectors(const Problem& p, int64_t lanes, bool planes) {
   constexpr int64_t kMostPerMoved = 24, kFewInputs = 2, kMostSideBySide = 32, kLongestStride = 3;
+  constexpr int64_t kLongLine = 64, kMostPairsOfLine = 128;
   const Geometry& g = p.geometry;
-  const bool few = few_channels(g, lanes, planes);
+  const bool of_line = planes && g.axis[kAxes - 1].x >= kLongLine && g.x_channels * g.y_channels <= kMostPairsOfLine &&
+                       2 * g.y_channels <= 3 * lanes;
+  const bool few = of_line || few_channels(g, lanes, planes);
   if (!planes) return few && (g.y_channels <= 2 || g.x_channels * g.y_channels <= kMostSideBySide || bytes_of(p.type) == 2);
   if (g.groups > 1 || longest_stride(g) > kLongestStride || g.w_positions() == 1) return few;
   const int64_t products = g.x_channels * g.y_channels * g.w_positions(), moved = g.x_channels + newly_met(g);
@@ -333,11 +337,10 @@ bool few_channels_of_short_vectors(const Problem& p, int64_t lanes, bool planes)
 // Whether groups are so narrow that tiles of one group each are mostly empty in outer, where y meets some taps or lines are long.
 // (4 groups of 2 to 3 channels, k7 s1, 8 lines of 1000: 0.13 of the time in NXC; 16 of 4 to 3, k4 s2, 16x16: 0.26; 2 of 1 to 16,
 // k7 s1, 16x16: 0.43 in NCX; 32 of 3 to 12, k8 s4, 200 positions: 0.58; but 8 of 1 to 24, k5 s1, 8x8x8: 1.9, and in NXC with 8
-// lanes 4 of 3 to 8, k3 s2, 28x28: 1.4, 8 of 3 to 8, k6 s2, 4 lines of 1000: 0.38.)
+// lanes 4 of 3 to 8, k3 s2, 28x28: 1.4.)
 bool narrow_groups(const Geometry& g, int64_t lanes, bool planes) {
   constexpr int64_t kMostPairs = 63, kLeastPositions = 64, kLine = 14, kShortLine = 8, kPairsOfShort = 18;
   constexpr int64_t kMostStrided = 12, kMostOfLongStride = 8, kFewPairs = 12, kLongLine = 50;
-  constexpr int64_t kManyGroups = 8, kFewPairsOfMany = 24;
   constexpr double kPairsOfPosition = 4.5;
   const int64_t pairs = g.x_channels * g.y_channels, line = g.axis[kAxes - 1].x, longest = longest_stride(g);
   if (g.groups == 1 || pairs > kMostPairs || g.batch * g.x_positions() < kLeastPositions) return false;
@@ -345,8 +348,7 @@ bool narrow_groups(const Geometry& g, int64_t lanes, bool planes) {
   if (longest > 1 && g.y_channels > (longest > 2 ? kMostOfLongStride : kMostStrided)) return false;
   const bool meets = double(2 * g.w_positions()) >= 3 * strides_of(g);  // more than one tap
   if (planes) return double(pairs) < kPairsOfPosition * double(line) && (meets || g.y_channels <= kMaxChannels);
-  const bool many_narrow = g.groups >= kManyGroups && pairs <= kFewPairsOfMany;
-  return (longest == 1 || lanes == kMaxLanes || many_narrow) && (meets || (pairs <= kFewPairs && line >= kLongLine));
+  return (longest == 1 || lanes == kMaxLanes) && (meets || (pairs <= kFewPairs && line >= kLongLine));
 }
 
 // Whether of output channels and taps there are enough for each vector of x that is loaded: some where x and y lie as planes,

@@ -49,13 +49,6 @@ constexpr int64_t kMaxPositionsDottedOfChannels = 24, kMaxPositionsDottedInVain 
 constexpr int64_t kMaxPositionsOfSlow = 2, kMaxPositionsOfSlowDots = 8;
 constexpr int64_t kMaxPositionsOfHugeWritten = 64, kHugeWeights = 16 << 20, kLeastTapsOfLine = 4;
 
-// The share of products that are not with what lies outside of y.
-double inside(const Geometry& g) {
-  double share = 1;
-  for (const Axis& axis : g.axis) share *= double(products_of(axis)) / double(axis.x * axis.w);
-  return share;
-}
-
 // Whether all taps of a channel lie in one line, and are not too few.
 bool of_line(const Geometry& g) { return g.w_positions() >= kLeastTapsOfLine && g.w_positions() == g.axis[kAxes - 1].w; }
 

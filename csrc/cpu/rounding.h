@@ -55,6 +55,13 @@ inline double products_of(const Geometry& g) {
   return products;
 }
 
+// The share of products that are not with what lies outside of y.
+inline double inside(const Geometry& g) {
+  double share = 1;
+  for (const Axis& axis : g.axis) share *= double(products_of(axis)) / double(axis.x * axis.w);
+  return share;
+}
+
 // Positions of y for each of x. Strides may be longer than any axis, and their product than any integer.
 inline double strides_of(const Geometry& g) {
   return double(g.axis[0].stride) * double(g.axis[1].stride) * double(g.axis[2].stride);
