@@ -43,7 +43,7 @@ class Side {
  public:
   Side(const Tiles<Real>& tiles, const Problem& p, bool is_x)
       : tiles_(&tiles), type_(p.type), strides_(is_x ? p.x : p.y), channels_(p.geometry.groups) {
-    in_place_ = bytes_of(type_) == int64_t(sizeof(Real)) && (strides_.channel == 1 || channels_ == 1);
+    in_place_ = channels_follow<Real>(type_, strides_, channels_);
     one_line_ = (is_x ? p.geometry.axis[1].x : p.geometry.axis[1].y) == 1;
   }
   bool in_place() const { return in_place_; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "csrc/cpu/pack.h"
 #include "csrc/cpu/rounding.h"
 
 namespace torch_ext::cpu {
@@ -27,10 +28,10 @@ GatherInput<In>::GatherInput(const Problem& p, const Tiles<Real>& tiles, Split s
       pitch_(row_pitch(split.parts * depth * kTerms, sizeof(In))),
       // Of lines shorter than a register's rows the same position of 16 samples is evenly spaced.
       by_sample_(tiles_->matrices && axis[2].cells < kRowsOfRegister && p.geometry.batch >= kRowsOfRegister) {
-  const bool same = !kSplit && bytes_of(type_) == int64_t(sizeof(In)) && channels_ == depth_ * kTerms;
+  const bool whole = !kSplit && channels_ == depth_ * kTerms;
   const Range line = line_of(0, axis_[2].cells);
   const bool needs_zeros = axis_[2].cells < kShortLine && (line.begin < 0 || line.end > axis_[2].in_extent);
-  in_place_ = same && (strides_.channel == 1 || channels_ == 1) && !by_sample_ && !needs_zeros;
+  in_place_ = whole && channels_follow<In>(type_, strides_, channels_) && !by_sample_ && !needs_zeros;
 }
 
 // With zeros for those outside the input where matrix registers load rows: at once only where they are evenly spaced.

@@ -247,9 +247,9 @@ void stream_rows(const Tiles<Real>& tiles, Type type, void* weights, int64_t pit
       const int64_t count = std::min(kPiece, length - n);
       tiles.rows[some]({a + r, b + n, real, a_pitch, b_pitch, positions, stage, kPiece, count});
       for (int64_t i = 0; i < some; ++i) {
-        const Real* row = stage + i * kPiece;
-        if (type != real) tiles.narrow(type, row, rounded, count);
-        tiles.stream(type != real ? rounded : row, element(weights, type, (r + i) * pitch + n), count * bytes_of(type));
+        Real* row = stage + i * kPiece;
+        if (type != real) tiles.narrow(type, row, rounded, count), row = rounded;
+        tiles.stream(row, element(weights, type, (r + i) * pitch + n), count * bytes_of(type));
       }
     }
   }

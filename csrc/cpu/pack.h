@@ -131,6 +131,12 @@ struct alignas(kCacheLine) PackedHeader {
   int64_t finite;  // whether all weights are
 };
 
+// Whether the channels of a position follow each other in a tensor as such elements.
+template <class Element>
+bool channels_follow(Type type, const Strides& strides, int64_t channels) {
+  return bytes_of(type) == int64_t(sizeof(Element)) && (strides.channel == 1 || channels == 1);
+}
+
 // Address of an element, for types known only at run time.
 inline const void* element(const void* base, Type type, int64_t index) {
   return static_cast<const char*>(base) + index * bytes_of(type);

@@ -28,7 +28,7 @@ Rows<In>::Rows(const Tiles<Real>& tiles, Type type, const Strides& strides, int6
       step_(step),
       gap_(gap),
       used_(std::move(used)),
-      in_place_(std::is_same_v<In, Real> && bytes_of(type) == int64_t(sizeof(Real)) && (strides.channel == 1 || channels == 1) &&
+      in_place_(std::is_same_v<In, Real> && channels_follow<Real>(type, strides, channels) &&
                 !(extent > 1 && share_sets(apart * strides.axis[2] * int64_t(sizeof(Real))))) {}
 
 template <class In>

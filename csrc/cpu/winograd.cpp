@@ -74,8 +74,8 @@ Winograd::Winograd(const Problem& problem, std::vector<WinogradTiles> classes, I
       width_(weights_.width()),
       panels_(weights_.count()) {
   const Geometry& g = p_.geometry;
-  in_place_input_ = p_.type == Type::f32 && (in_.channel == 1 || depth_ == 1);
-  in_place_output_ = p_.type == Type::f32 && (out_.channel == 1 || columns_ == 1);
+  in_place_input_ = channels_follow<float>(p_.type, in_, depth_);
+  in_place_output_ = channels_follow<float>(p_.type, out_, columns_);
   in_turn_ = in_turn && choose_panels(threads);
   if (in_turn_) {
     make_panels(slice_of(most()).channels, tiles_->max_vectors);

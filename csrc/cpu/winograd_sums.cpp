@@ -109,11 +109,11 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
       grid_(WinogradTiles::grid_of(classes_)),
       x_{{*tiles_, p_.type, p_.x, p_.geometry.axis[2].x, p_.geometry.x_channels, grid_.whole_input(), 1, 1, 0},
          p_.geometry.x_channels,
-         p_.type == Type::f32 && (p_.x.channel == 1 || p_.geometry.x_channels == 1),
+         channels_follow<float>(p_.type, p_.x, p_.geometry.x_channels),
          false},
       y_{{*tiles_, p_.type, p_.y, p_.geometry.axis[2].y, p_.geometry.y_channels, grid_.whole_output(), 1, 1, 0},
          p_.geometry.y_channels,
-         p_.type == Type::f32 && (p_.y.channel == 1 || p_.geometry.y_channels == 1),
+         channels_follow<float>(p_.type, p_.y, p_.geometry.y_channels),
          false},
       exact_(make_exact_plan(p_, isa, threads)) {
   const Geometry& g = p_.geometry;
