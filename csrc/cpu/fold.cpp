@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "csrc/cpu/kernels.h"
+#include "csrc/cpu/overlap_gate.h"
 #include "csrc/cpu/pack.h"
 #include "csrc/cpu/planes.h"
 #include "csrc/cpu/scratch.h"
@@ -94,7 +95,8 @@ class Fold final : public Plan {
 
 std::shared_ptr<Plan> make_fold(const Problem& p, const Request& request) {
   const int64_t phases = phases_of(p);
-  if (phases <= 1 || (!request.by_name && (!pays(p, phases) || positions_suit(p, request.isa)))) return nullptr;
+  if (phases <= 1) return nullptr;
+  if (!request.by_name && (!pays(p, phases) || positions_suit(p, request.isa) || lines_suit(p, request.isa))) return nullptr;
   return std::make_shared<Fold>(p, phases, make_plan(folded(p, phases), request.isa, request.threads));
 }
 

@@ -38,6 +38,8 @@ constexpr Prices kFloats = {
     {800, 0.026, 0.021, 0.30, 0.124, 2.05, 0.32}, {360, 0.355, 0.347, 0.020, 0.041, 132, 0.20}, {0.69, 0.0143, 0.142, 0.98}};
 constexpr Prices kFloatsOf8Lanes = {
     {1310, 0.045, 0.025, 0.345, 0.152, 2.7, 0.30}, {680, 0.341, 0.665, 0.021, 0.073, 137, 0.215}, {0.70, 0.0323, 0.164, 1.99}};
+// `overlap` of planes that it reads in place.
+constexpr Prices kFloatsOf8LanesInPlanes = {kFloatsOf8Lanes.native, kFloatsOf8Lanes.gather, {0.7, 0.0248, 0.176, 1.33}};
 constexpr Prices kPairs = {
     {1050, 0.068, 0.0102, 0.30, 0.104, 2.5, 0.29}, {1000, 0.19, 0.177, 0.0097, 0.054, 128, 0.153}, {1.14, 0.0069, 0.153, 1.66}};
 // Floats here, and matrix registers there.
@@ -51,7 +53,8 @@ constexpr int64_t kTapsOfPages = 128;
 const Prices& prices_of(const Problem& p, Isa isa, bool pairs) {
   if (pairs) return kPairs;
   if (matrices_multiply_pairs(p.type, isa)) return kFloatsBesideMatrices;
-  return isa >= Isa::avx512 ? kFloats : kFloatsOf8Lanes;
+  if (isa >= Isa::avx512) return kFloats;
+  return p.type == Type::f32 && p.x.axis[kAxes - 1] == 1 ? kFloatsOf8LanesInPlanes : kFloatsOf8Lanes;
 }
 
 bool overlaps(const Problem& p, const Request& request, bool pairs) {

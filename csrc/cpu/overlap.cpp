@@ -60,8 +60,10 @@ class Overlap final : public Plan, private OverlapBlocks {
   void store(const Buffers& buffers, const Block& block, const Real* results) const;
 
   int64_t lanes() const { return tiles_->lanes; }
-  // Where they read the input themselves; else all of it is soon in cache.
+  // Where tiles read the input themselves, they ask for that of the next block, or, from tables that do not, for the next lines
+  // of their own. A box is soon in cache.
   bool tiles_ask() const { return tiles_->asks && in_place_input_; }
+  bool tiles_ask_for_lines() const { return !tiles_->asks && in_place_input_; }
   int64_t tile_weights() const { return round_up(row_part(), tiles_->row_step) * depth(); }
   int64_t tap_weights() const { return parts_of(rows(), row_part()) * tile_weights(); }
   int64_t group_weights() const { return term_taps() * tap_weights(); }
@@ -248,7 +250,7 @@ Upcoming Overlap<In>::upcoming(const Buffers& buffers, int64_t index) const {
   read.axis[2] = b.line;
   written.axis[2] = {b.cell[2].begin * axis_[2].out_step, b.cell[2].begin * axis_[2].out_step + result_line(b)};
   Upcoming next(steps);
-  next.reads(p_.type, buffers.x, p_.x, read);
+  if (!tiles_ask_for_lines()) next.reads(p_.type, buffers.x, p_.x, read);
   next.writes(p_.type, buffers.y, p_.y, written);
   return next;
 }
@@ -330,18 +332,25 @@ void Overlap<In>::multiply(const Real* in, int64_t channel_pitch, int64_t count,
   for (int64_t tile = 0; tile < parts_of(rows(), row_part()); ++tile)
     for (const Real* tap : weights) of_tiles.push_back(tap + tile * tile_weights());
   const int64_t tallest = row_part(), parts = parts_of(vectors, tiles_->max_wide_vectors[tallest]);
-  // Some of the input stays in L1 while all rows are multiplied with it.
-  for (int64_t i = 0, done = 0; i < parts; ++i) {
-    const int64_t part = (vectors - done) / (parts - i), first = done * lanes();
+  // Some of the input stays in L1 while all rows are multiplied with it, of which the first ask for lines.
+  const auto product = [&](int64_t c, int64_t i) {
+    const auto start = [&](int64_t part) { return vectors * part / parts * lanes(); };
+    const int64_t first = start(i), columns = start(i + 1) - first, at = c * channel_pitch + first;
+    const int64_t follows = i + 1 < parts ? at + columns : c + channels < depth ? (c + channels) * channel_pitch : at;
+    for (int64_t m = 0, tile = 0; m < rows(); m += tallest, ++tile) {
+      tiles_->wide[std::min(tallest, rows() - m)][columns / lanes()](
+          {in + at, channel_pitch, c, std::min(channels, depth - c), taps, offsets.data(), of_tiles.data() + tile * taps,
+           c ? nullptr : kZeros, lines + m * line_pitch_ + first, line_pitch_, std::min(columns, count - first), depth,
+           tiles_ask() ? &next : nullptr, 1, false, m == 0 && tiles_ask_for_lines() ? follows - at : 0});
+      if (!tiles_ask() && c == 0) next.step();
+    }
+  };
+  if (tiles_ask_for_lines()) {  // mostly in the same pages
     for (int64_t c = 0; c < depth; c += channels)
-      for (int64_t m = 0, tile = 0; m < rows(); m += tallest, ++tile) {
-        tiles_->wide[std::min(tallest, rows() - m)][part](
-            {in + c * channel_pitch + first, channel_pitch, c, std::min(channels, depth - c), taps, offsets.data(),
-             of_tiles.data() + tile * taps, c ? nullptr : kZeros, lines + m * line_pitch_ + first, line_pitch_,
-             std::min(part * lanes(), count - first), depth, tiles_ask() ? &next : nullptr});
-        if (!tiles_ask() && c == 0) next.step();
-      }
-    done += part;
+      for (int64_t i = 0; i < parts; ++i) product(c, i);
+  } else {
+    for (int64_t i = 0; i < parts; ++i)
+      for (int64_t c = 0; c < depth; c += channels) product(c, i);
   }
 }
 
@@ -371,7 +380,7 @@ std::shared_ptr<Plan> make_of(const Problem& p, const Tiles<typename Operand<In>
 using Make = std::shared_ptr<Plan> (*)(const Problem&, const Request&);
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request, Make winograd = nullptr) {
   if (p.type == Type::f64) return make_of<double>(p, tiles<double>(isa), request);
-  const bool full = p.geometry.y_channels > tiles<float>(isa).lanes;
+  const bool full = p.geometry.y_channels >= tiles<float>(isa).lanes;
   return full && winograd && !request.by_name && winograd(p, request) ? nullptr : make_of<float>(p, tiles<float>(isa), request);
 }
 

@@ -11,13 +11,17 @@ constexpr int64_t kLinesBytes = 48 << 10;  // of a product: read at once by the 
 // what they read next, whose channels are then fewer pages (64 to 2 channels, 256x256, k2 s2: 0.83 of the time; 64 to 1,
 // 32x32x32: 0.93).
 constexpr int64_t kBoxBytes = 256 << 10, kUnaskedBoxBytes = 96 << 10;
-constexpr int64_t kSmallPlane = 16 << 10;  // bytes of a channel of the input
-constexpr int64_t kLeastLine = 128;        // cells of the innermost axis, of a part of a line
-constexpr int64_t kEdges = 8;              // lines of a block for each that it shares with others
+constexpr int64_t kLeastLine = 128;  // cells of the innermost axis, of a part of a line
+constexpr int64_t kPage = 4096;
+constexpr int64_t kEdges = 8;  // lines of a block for each that it shares with others
 constexpr double kItemFlops = 1e6, kLongItemFlops = 1e7;
 constexpr int64_t kItems = 64;
 
 }  // namespace
+
+int64_t terms_of_line(const Geometry& g) {
+  return g.x_channels * parts_of(g.axis[0].w, g.axis[0].stride) * parts_of(g.axis[1].w, g.axis[1].stride);
+}
 
 OverlapBlocks::OverlapBlocks(const Problem& problem, const OfTiles& tiles, int threads)
     : p_(problem),
@@ -29,13 +33,11 @@ OverlapBlocks::OverlapBlocks(const Problem& problem, const OfTiles& tiles, int t
   const bool same_type = tiles.terms == 1 && bytes_of(p_.type) == tiles.real;
   const int64_t length = axis_[2].in_extent;
   in_place_input_ = same_type && (p_.x.axis[2] == 1 || length == 1) && (p_.x.axis[1] == length || axis_[1].in_extent == 1);
-  // Where tiles do not ask, small planes, and parts of long lines, come to cache faster in one piece than channel by channel, and
-  // planes a multiple of a KB apart would share a few sets of the cache there.
-  if (!tiles.asks) {
-    const int64_t plane = p_.x.channel * tiles.real;
-    const bool many = depth() * length * tiles.real > kBoxBytes;
-    in_place_input_ = in_place_input_ && plane > kSmallPlane && plane % 1024 != 0 && !many;
-  }
+  // Where tiles do not ask, planes a multiple of a page apart share a few sets of the cache, and had better be brought together
+  // than read again, by more rows of tiles or, of short sums, by other phases. All others are faster in place (320 to 1 channel,
+  // k7 s1, 400: 0.43 of the time; 512 to 1, k16 s8, 3999: 0.65; 400 layers of more than 16 channels 0.9).
+  const bool again = rows() > 2 * tiles.max_rows || terms_of_line(p_.geometry) < kMaxTerms;
+  if (!tiles.asks && again) in_place_input_ = in_place_input_ && p_.x.channel * tiles.real % kPage != 0;
   in_place_output_ = same_type && (p_.y.axis[2] == 1 || axis_[2].out_extent == 1);
   choose_line();
   choose_lines();
@@ -126,7 +128,7 @@ int64_t OverlapBlocks::edge_lines() const { return std::max<int64_t>(axis_[1].re
 // tiles read had better stay in L1, which planes that are a multiple of a page apart do not (64 to 1, 32x32x32, k4 s2: 1.05);
 // with half as many registers tiles are low anyway (1.1).
 int64_t OverlapBlocks::joined_cells() const {
-  constexpr int64_t kJoinedBytes = 128 << 10, kFewRows = 4, kLeastDepth = 32, kPage = 4096;
+  constexpr int64_t kJoinedBytes = 128 << 10, kFewRows = 4, kLeastDepth = 32;
   const int64_t real = of_tiles_.real, few = columns_ * taps2_, rows = few * p_.geometry.axis[1].w;
   if (of_tiles_.terms > 1 || p_.geometry.axis[1].w == 1 || few > kFewRows || depth() < kLeastDepth) return 0;
   const bool stays = of_tiles_.asks && !(in_place_input_ && p_.x.channel * real % kPage == 0);

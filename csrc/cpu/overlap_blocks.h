@@ -6,6 +6,9 @@
 
 namespace torch_ext::cpu {
 
+// Of a line of products: of input channels and the taps of the outer axes.
+int64_t terms_of_line(const Geometry& g);
+
 class OverlapBlocks {
  protected:
   // What the tiles are like.

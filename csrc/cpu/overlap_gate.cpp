@@ -2,6 +2,7 @@
 #include "csrc/cpu/overlap_gate.h"
 
 #include "csrc/cpu/gather.h"
+#include "csrc/cpu/overlap_blocks.h"
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/wide_times.h"
 
@@ -25,11 +26,6 @@ bool little_over_a_vector(const Problem& p, const Tiles<Real>& tiles) {
   if (planes && wide && g.x_channels <= kFewPlanes) return false;
   return g.y_channels > lanes && g.y_channels <= lanes * quarters / 4 && g.x_positions() >= kManyPositions &&
          g.axis[kAxes - 1].x >= lanes && (planes || (wide && g.w_positions() > 1));
-}
-
-// Of a line of products: of input channels and the taps of the outer axes.
-int64_t terms_of_line(const Geometry& g) {
-  return g.x_channels * parts_of(g.axis[0].w, g.axis[0].stride) * parts_of(g.axis[1].w, g.axis[1].stride);
 }
 
 // Whether sums are so short that a line of products for each channel and tap costs more to write and add up than they do: `wide`
@@ -61,6 +57,13 @@ bool sums_many_taps(const Problem& p, const Tiles<Real>& tiles) {
   return few && tiles.lanes == kMaxLanes && g.axis[2].stride <= (g.y_channels == 1 ? 2 : 1) && terms_of_line(g) >= kLeastTerms;
 }
 
+// Whether tiles of short vectors read planes of x in place, whose lines fill one.
+template <class Real>
+bool in_place_of_short_vectors(const Problem& p, const Tiles<Real>& tiles) {
+  return !tiles.asks && bytes_of(p.type) == int64_t(sizeof(Real)) && p.x.axis[kAxes - 1] == 1 && p.y.axis[kAxes - 1] == 1 &&
+         p.geometry.axis[kAxes - 1].x >= tiles.lanes;
+}
+
 }  // namespace
 
 // Worth it where a vector of output channels would be at least half empty, on planes of many positions a quarter. Few channels of
@@ -75,12 +78,26 @@ bool overlap_pays(const Problem& p, const Tiles<typename Operand<In>::Real>& til
   const bool side_by_side = g.groups > 1 && g.x_channels < kMinDepthSideBySide && (p.x.channel == 1 || p.y.channel == 1);
   const bool pairs = multiplies_pairs(p.type, request.isa);  // which `gather` does, with as many lanes
   const int64_t quarters = !pairs && g.x_positions() >= kManyPositions ? 3 : 2;
-  const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) || (!pairs && little_over_a_vector(p, tiles));
+  const std::optional<WideTimes> times = wide_times(p, request);
+  const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) ||
+                   (!pairs && little_over_a_vector(p, tiles)) ||
+                   (times && in_place_of_short_vectors(p, tiles) && g.y_channels <= 2 * tiles.lanes);
   const bool deep = g.x_channels >= kMinDepth || sums_many_taps(p, tiles);
   if (!few || !deep || side_by_side || short_sums<In>(p, tiles) || gather_takes_matrices(p, request)) return false;
-  const std::optional<WideTimes> times = wide_times(p, request);
   if (!times) return true;
   return !times->beats(times->overlap) && times->gather >= kLeastGainOfGather * times->overlap;
+}
+
+// Of a single channel of results along one axis, from long sums on, while tiles of rows are few: there are lines of all its taps,
+// and of phases as channels the planes would be brought in order (512 to 1 channel, k16 s8, 300 positions: 0.6 of the time, k8
+// s8: 0.5, k16 s16: 0.73; 64 to 1, k8 s8: 0.68; but k16 s16 1.06, 512 to 1, k64 s32: 1.1, k128 s64: 1.4).
+bool lines_suit(const Problem& p, Isa isa) {
+  constexpr int64_t kTermsOfStride = 8, kMostTaps = 32, kMostPhases = 16;
+  const Geometry& g = p.geometry;
+  const Axis& line = g.axis[kAxes - 1];
+  const bool single = g.groups == 1 && g.y_channels == 1 && g.w_positions() == line.w && line.w <= kMostTaps;
+  return p.operation == Operation::conv_transpose && p.type == Type::f32 && single && line.stride <= kMostPhases &&
+         g.x_channels >= kTermsOfStride * line.stride && in_place_of_short_vectors(p, tiles<float>(isa));
 }
 
 template bool overlap_pays<float>(const Problem&, const Tiles<float>&, const Request&);

@@ -129,6 +129,7 @@ struct WideTile {
   Upcoming* next = nullptr;  // of tables that ask: a step for every kAskedChannels of depth
   int64_t step = 1;
   bool streams = false;
+  int64_t ahead = 0;  // of tables that do not: from `in` to what is read next, asked for line by line of depth; 0: nothing is
 };
 
 // Lines of an overlap-add, or parts of them: to[l*to_pitch + j*step + r] = init + sum over the taps of phase r, of those for

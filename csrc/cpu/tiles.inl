@@ -208,24 +208,30 @@ __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
   // In locals, as GCC reads them again for each product (one tap of 5 x 16, vectors of 8: 1.16 of the time).
   const int64_t* const offsets = t.offsets;
   const Real* const* const weights = t.weights;
-  const int64_t taps = t.taps, pitch = t.in_pitch;
+  const int64_t taps = t.taps, pitch = t.in_pitch, ahead = t.ahead;
   const auto sum = [&](int64_t begin, int64_t end) __attribute__((always_inline)) {
-    if (kAsks<V> || t.depth <= kFewChannels) {
-      for (int64_t c = begin; c < end; ++c)
-        for (int64_t tap = 0; tap < taps; ++tap) {
-          const Real* in = t.in + c * pitch + offsets[tap];
-          const Real* w = weights[tap] + (t.first + c) * Rows;
-          add(w, in);
-        }
-    } else {
+    for (int64_t c = begin; c < end; ++c)
       for (int64_t tap = 0; tap < taps; ++tap) {
-        const Real* in = t.in + begin * pitch + offsets[tap];
-        const Real* w = weights[tap] + (t.first + begin) * Rows;
-        const Real* const w_end = w + (end - begin) * Rows;
+        const Real* in = t.in + c * pitch + offsets[tap];
+        const Real* w = weights[tap] + (t.first + c) * Rows;
+        add(w, in);
+      }
+  };
+  const auto sum_in_turn = [&](auto asks) __attribute__((always_inline)) {
+    for (int64_t c = 0; c < t.depth; c += kChannelsInTurn) {
+      const int64_t count = c + kChannelsInTurn < t.depth ? kChannelsInTurn : t.depth - c;
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        const Real* in = t.in + c * pitch + offsets[tap];
+        const Real* w = weights[tap] + (t.first + c) * Rows;
+        const Real* const end = w + count * Rows;
         do {
+          if constexpr (asks) {
+            TORCH_EXT_UNROLL for (int v = 2; v < Vectors + 2; v += 2)
+                __builtin_prefetch(in + ahead + (v < Vectors ? v : Vectors) * V::lanes - 1);
+          }
           add(w, in);
           in += pitch, w += Rows;
-        } while (w != w_end);
+        } while (w != end);
       }
     }
   };
@@ -244,7 +250,13 @@ __attribute__((noinline)) void wide_sums(const WideTile<typename V::Real>& t) {
     }
   } else {
     for (int line = 0; line < lines; ++line) ask_for_results(line);
-    for (int64_t c = 0; c < t.depth; c += kChannelsInTurn) sum(c, c + kChannelsInTurn < t.depth ? c + kChannelsInTurn : t.depth);
+    if (t.depth <= kFewChannels) {
+      sum(0, t.depth);
+    } else if (ahead) {
+      sum_in_turn(std::true_type());
+    } else {
+      sum_in_turn(std::false_type());
+    }
   }
   if (t.step == 2) return store_lines<V, 2, Rows>(t, acc);
   if (t.step == 4) return store_lines<V, 4, Rows>(t, acc);
