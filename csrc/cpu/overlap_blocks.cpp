@@ -37,11 +37,14 @@ OverlapBlocks::OverlapBlocks(const Problem& problem, const OfTiles& tiles, int t
   // than read again, by more rows of tiles or, of short sums, by other phases. All others are faster in place (320 to 1 channel,
   // k7 s1, 400: 0.43 of the time; 512 to 1, k16 s8, 3999: 0.65; 400 layers of more than 16 channels 0.9).
   const bool again = rows() > 2 * tiles.max_rows || terms_of_line(p_.geometry) < kMaxTerms;
-  if (!tiles.asks && again) in_place_input_ = in_place_input_ && p_.x.channel * tiles.real % kPage != 0;
+  if (!tiles.asks && again && planes_share_sets()) in_place_input_ = false;
   in_place_output_ = same_type && (p_.y.axis[2] == 1 || axis_[2].out_extent == 1);
   choose_line();
   choose_lines();
 }
+
+// Of the cache, as they lie a multiple of a page apart.
+bool OverlapBlocks::planes_share_sets() const { return p_.x.channel * of_tiles_.real % kPage == 0; }
 
 int64_t OverlapBlocks::wanted() const { return std::clamp<int64_t>(int64_t(p_.geometry.flops() / kItemFlops), 1, kItems); }
 
@@ -131,7 +134,7 @@ int64_t OverlapBlocks::joined_cells() const {
   constexpr int64_t kJoinedBytes = 128 << 10, kFewRows = 4, kLeastDepth = 32;
   const int64_t real = of_tiles_.real, few = columns_ * taps2_, rows = few * p_.geometry.axis[1].w;
   if (of_tiles_.terms > 1 || p_.geometry.axis[1].w == 1 || few > kFewRows || depth() < kLeastDepth) return 0;
-  const bool stays = of_tiles_.asks && !(in_place_input_ && p_.x.channel * real % kPage == 0);
+  const bool stays = of_tiles_.asks && !(in_place_input_ && planes_share_sets());
   if (rows > of_tiles_.max_rows && !stays) return 0;
   return std::max<int64_t>(kJoinedBytes / (rows * width_ * real) - edge_lines(), 0);
 }

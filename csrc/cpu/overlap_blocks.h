@@ -45,6 +45,7 @@ class OverlapBlocks {
  private:
   void choose_line();
   void choose_lines();
+  bool planes_share_sets() const;
   int64_t box_bytes() const;
   int64_t middle_lines(int64_t lines) const;
   int64_t edge_lines() const;

@@ -78,12 +78,13 @@ bool overlap_pays(const Problem& p, const Tiles<typename Operand<In>::Real>& til
   const bool side_by_side = g.groups > 1 && g.x_channels < kMinDepthSideBySide && (p.x.channel == 1 || p.y.channel == 1);
   const bool pairs = multiplies_pairs(p.type, request.isa);  // which `gather` does, with as many lanes
   const int64_t quarters = !pairs && g.x_positions() >= kManyPositions ? 3 : 2;
+  const bool deep = g.x_channels >= kMinDepth || sums_many_taps(p, tiles);
+  if (!deep || side_by_side || short_sums<In>(p, tiles) || gather_takes_matrices(p, request)) return false;
   const std::optional<WideTimes> times = wide_times(p, request);
   const bool few = g.y_channels <= std::max<int64_t>(1, tiles.lanes * quarters / 4) ||
                    (!pairs && little_over_a_vector(p, tiles)) ||
                    (times && in_place_of_short_vectors(p, tiles) && g.y_channels <= 2 * tiles.lanes);
-  const bool deep = g.x_channels >= kMinDepth || sums_many_taps(p, tiles);
-  if (!few || !deep || side_by_side || short_sums<In>(p, tiles) || gather_takes_matrices(p, request)) return false;
+  if (!few) return false;
   if (!times) return true;
   return !times->beats(times->overlap) && times->gather >= kLeastGainOfGather * times->overlap;
 }
