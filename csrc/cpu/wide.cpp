@@ -228,8 +228,10 @@ typename Wide<Real>::Block Wide<Real>::block(int64_t index) const {
 
 template <class Real>
 Upcoming Wide<Real>::upcoming(const Buffers& buffers, int64_t index) const {
-  if (index >= items()) return Upcoming();
   const bool forward = p_.operation == Operation::conv_transpose;
+  // A gradient of data reads few planes and writes many: from tables that do not ask, it asks for neither (189 layers of heads of
+  // images: 0.88 of the time, and 0.87 where nothing is in cache).
+  if (index >= items() || (!forward && !tiles_->asks)) return Upcoming();
   const void *in = forward ? buffers.x : buffers.y, *out = forward ? buffers.y : buffers.x;
   const Block b = block(index);
   const int64_t first = b.batch * groups_, count = std::min(groups_, p_.geometry.groups - first);
