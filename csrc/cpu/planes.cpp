@@ -33,10 +33,9 @@ bool dots_of_pairs_suit(const Problem& p) {
 // on, 147 layers: 0.85 of the time; of 6 and 12, up to 1.9; 512 to 1 channels, 1-D k16 s8: 1.06. Of 16 bits, lines from 48 on,
 // 124 layers: 0.78; shorter ones up to 1.7.)
 bool lines_of_short_vectors_suit(const Problem& p) {
-  constexpr int64_t kMostInputs = 256, kMostTerms = 128, kLeastLine = 16, kLeastLineOfHalves = 48;
+  constexpr int64_t kMostInputs = 256, kLeastLine = 16, kLeastLineOfHalves = 48;
   const Geometry& g = p.geometry;
   return p.operation == Operation::backward_data && p.y.axis[kAxes - 1] == 1 && g.x_channels <= kMostInputs &&
-         g.y_channels * g.w_positions() <= kMostTerms &&
          g.axis[kAxes - 1].x >= (bytes_of(p.type) < 4 ? kLeastLineOfHalves : kLeastLine);
 }
 
@@ -66,9 +65,9 @@ bool positions_suit(const Problem& p, Isa isa) {
   if (g.y_channels > kMostChannels || g.x_channels < kLeastChannels || g.x_positions() < kSmallPlane) return false;
   const int64_t terms = g.y_channels * g.w_positions(), positions = g.x_positions();
   if (terms * (round_up(positions, lanes_of(p.type, isa)) - positions) > kTermsOfResult * positions) return false;
-  if (isa < Isa::avx512 && lines_of_short_vectors_suit(p)) return true;
-  if (bytes_of(p.type) < 4 && !dots_of_halves_suit(p)) return false;
-  if (isa < Isa::avx512 && terms > kMostOfFewRegisters) return false;
+  const bool long_lines = isa < Isa::avx512 && lines_of_short_vectors_suit(p);
+  if (!long_lines && bytes_of(p.type) < 4 && !dots_of_halves_suit(p)) return false;
+  if (!long_lines && isa < Isa::avx512 && terms > kMostOfFewRegisters) return false;
   if (p.operation == Operation::backward_data) return terms <= kMostTerms;
   const double flops = 2.0 * double(terms) * double(g.x_size());
   return terms <= kMostSums && (flops <= kPartFlops || g.batch * positions >= kManyPositions);

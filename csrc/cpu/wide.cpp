@@ -237,7 +237,7 @@ Upcoming Wide<Real>::upcoming(const Buffers& buffers, int64_t index) const {
   const int64_t first = b.batch * groups_, count = std::min(groups_, p_.geometry.groups - first);
   const int64_t lines = unfolds_ ? 1 : cells_[0] * int64_t(phases_.size()), line = unfolds_ ? row_pitch_ : line_;
   int64_t steps = count * row_tiles() * lines * parts_of(line / lanes(), tiles_->max_wide_vectors[row_part_]);
-  if (unfolds_ && tiles_->asks) steps *= parts_of(int64_t(row_offsets_.size()), kAskedChannels);
+  if (unfolds_) steps *= parts_of(int64_t(row_offsets_.size()), kAskedChannels);
   Patch read{{b.sample, b.sample + 1}, {first * depth_, (first + count) * depth_}, {}}, written = read;
   written.channel = {first * columns_, (first + count) * columns_};
   planes_.reach(b.cell, read.axis);
@@ -444,7 +444,6 @@ void Wide<Real>::compute_rows(int64_t positions, const Real* rows, const Real* w
                                     std::min(part * lanes(), positions - first), 0, tiles_->asks ? &next : nullptr});
       while ((t += kMaxTerms) < terms);
       done += part;
-      if (!tiles_->asks) next.step();
     }
   }
 }

@@ -171,7 +171,7 @@ bool wide_pays(const Problem& p, Isa isa, const Request& request) {
   const bool forward = p.operation == Operation::conv_transpose;
   const std::optional<WideTimes> times = wide_times(p, request);
   // What `unfold` leaves to this kernel with short vectors, this takes.
-  if (times && !forward) return times->beats(times->gather) || (isa < Isa::avx512 && positions_suit(p, request.isa));
+  if (times && !forward) return times->beats(times->gather) || (request.isa < Isa::avx512 && positions_suit(p, request.isa));
   const int64_t columns = forward ? g.y_channels : g.x_channels, depth = forward ? g.x_channels : g.y_channels;
   const bool planes = p.x.axis[2] == 1 && p.y.axis[2] == 1;
   const bool pairs = vectors_multiply_pairs(p.type, request.isa), one_or_two = depth <= 2 && g.x_positions() > kSmallPlane;
