@@ -134,7 +134,21 @@ struct Machine {
   std::string error;
 
   Thread& self() { return threads[current]; }
-  void leave() { self().context.switch_to(scheduler); }
+  // The ready thread that follows this one in the order of execution; -1 where none does.
+  int ready_after(int thread) const {
+    const int step = options().descending ? -1 : 1;
+    for (thread += step; thread >= 0 && thread < count; thread += step)
+      if (threads[thread].state == State::ready) return thread;
+    return -1;
+  }
+  // The thread that runs gives way to the one that follows, or to the scheduler where none does.
+  void leave() {
+    Context& from = self().context;
+    const int next = ready_after(current);
+    if (next < 0) return from.switch_to(scheduler);
+    current = next;
+    from.switch_to(self().context);
+  }
 };
 
 Machine& machine() {
@@ -180,14 +194,10 @@ void run_block(Machine& m) {
     thread.barriers = 0;
     thread.context.prepare(m.stacks[t].get(), kStack, thread_main);
   }
-  for (bool moved = true; moved && m.error.empty();) {
-    moved = false;
-    for (int k = 0; k < m.count && m.error.empty(); ++k) {
-      m.current = options().descending ? m.count - 1 - k : k;
-      if (m.self().state != State::ready) continue;
-      moved = true;
-      m.scheduler.switch_to(m.self().context);
-    }
+  while (m.error.empty()) {
+    m.current = m.ready_after(options().descending ? m.count : -1);
+    if (m.current < 0) break;
+    m.scheduler.switch_to(m.self().context);
   }
   const auto done = [](const Thread& t) { return t.state == State::done; };
   if (m.error.empty() && !std::all_of(m.threads.begin(), m.threads.begin() + m.count, done)) m.error = stuck(m);
@@ -212,7 +222,7 @@ int64_t shared_bytes() { return machine().shared.bytes(); }
 void fail(const std::string& error) {
   Machine& m = machine();
   m.error = error + " (block " + std::to_string(m.block) + ", thread " + std::to_string(m.current) + ")";
-  m.leave();  // for good
+  m.self().context.switch_to(m.scheduler);  // for good
   std::abort();
 }
 
