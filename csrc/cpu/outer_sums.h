@@ -106,6 +106,7 @@ class OuterSums : public Plan, protected WeightSums<Real> {
   Cut cut_;
   int64_t unit_rows_;   // rows m of the weights that a thread takes at a time
   bool taps_together_;  // units are of all taps, and stored by their thread: the sums of all weights would leave the cache
+  bool in_place_;       // the sums are the result
   Layout layout_;
 
  private:

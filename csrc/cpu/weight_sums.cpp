@@ -44,6 +44,14 @@ void WeightSums<Real>::tap_of(int64_t index, int64_t* tap) const {
 }
 
 template <class Real>
+int64_t WeightSums<Real>::result_of(int64_t group, int64_t tap) const {
+  int64_t k[kAxes], at = group * p_.geometry.x_channels * p_.w.outer;
+  tap_of(tap, k);
+  for (int a = 0; a < kAxes; ++a) at += k[a] * p_.w.axis[a];
+  return at;
+}
+
+template <class Real>
 void WeightSums<Real>::sum_panel(Range m, int64_t panel, Real* sums, int64_t pitch, OuterTile<Real> tile, bool chains,
                                  std::span<Upcoming> next) const {
   tile.columns = columns(panel), tile.out_pitch = pitch;
@@ -88,20 +96,17 @@ template <class Real>
 void WeightSums<Real>::store_rows(const Buffers& buffers, int64_t group, Range taps, Range m, Range n, const Real* sums,
                                   int64_t tap_pitch, int64_t pitch) const {
   const Geometry& g = p_.geometry;
-  const int64_t corner = group * g.x_channels * p_.w.outer + m.begin * m_stride() + n.begin * n_stride();
+  const int64_t corner = m.begin * m_stride() + n.begin * n_stride();
   if (!transposed()) {  // all taps
     const Box box{{g.axis[0].w, g.axis[1].w, g.axis[2].w}, {p_.w.axis[0], p_.w.axis[1], p_.w.axis[2]}, n.size(), n_stride()};
     for (int64_t row = 0; row < m.size(); ++row)
-      store_box(*tiles_, p_.type, sums + row * pitch, tap_pitch, element(buffers.w, p_.type, corner + row * m_stride()), box);
+      store_box(*tiles_, p_.type, sums + row * pitch, tap_pitch,
+                element(buffers.w, p_.type, result_of(group, 0) + corner + row * m_stride()), box);
     return;
   }
-  for (int64_t t = taps.begin; t < taps.end; ++t, sums += tap_pitch) {
-    int64_t tap[kAxes], at = corner;
-    tap_of(t, tap);
-    for (int a = 0; a < kAxes; ++a) at += tap[a] * p_.w.axis[a];
-    store_box(*tiles_, p_.type, sums, pitch, element(buffers.w, p_.type, at),
+  for (int64_t t = taps.begin; t < taps.end; ++t, sums += tap_pitch)
+    store_box(*tiles_, p_.type, sums, pitch, element(buffers.w, p_.type, result_of(group, t) + corner),
               {{1, 1, m.size()}, {0, 0, 1}, n.size(), n_stride()});
-  }
 }
 
 template class WeightSums<float>;

@@ -38,7 +38,19 @@ class WeightSums {
   // Some rows and columns of some taps, whose sums begin at `sums` and are so far apart.
   void store_rows(const Buffers& buffers, int64_t group, Range taps, Range m, Range n, const Real* sums, int64_t tap_pitch,
                   int64_t pitch) const;
-  // Of the result, from one row or column of sums to the next.
+  // Whether the result holds rows of sums as they are, so that sums of a single part can be made there.
+  bool fit_result() const { return !tiles_->matrices && n_stride() == 1 && bytes_of(p_.type) == int64_t(sizeof(Real)); }
+  // Those of a tap, among `sums` of all weights or, where that is null, in the result.
+  struct TapSums {
+    Real* first;
+    int64_t pitch;
+  };
+  TapSums of_tap(const Buffers& buffers, Real* sums, int64_t group, int64_t tap) const {
+    if (!sums) return {static_cast<Real*>(buffers.w) + result_of(group, tap), m_stride()};
+    return {sums + group * group_sums() + tap * tap_sums(), pitch_};
+  }
+  // Where in the result the sums of a tap belong, and from one of their rows or columns to the next.
+  int64_t result_of(int64_t group, int64_t tap) const;
   int64_t m_stride() const { return swapped_ ? p_.w.channel : p_.w.outer; }
   int64_t n_stride() const { return swapped_ ? p_.w.outer : p_.w.channel; }
 

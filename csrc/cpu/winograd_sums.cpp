@@ -89,6 +89,7 @@ class WinogradSums final : public Plan, private WeightSums<float> {
                  const Unit& unit, Range phases, std::byte* scratch) const;
   void add_products(const TileBlock& block, const Unit& unit, Range phases, bool add, std::byte* scratch) const;
   bool sum_unit(const Buffers& buffers, const Unit& unit, float* sums, std::byte* scratch) const;
+  bool in_place() const { return parts_ == 1 && fit_result(); }  // the sums are the result
 
   std::vector<WinogradTiles> classes_;
   WinogradGrid grid_;
@@ -129,7 +130,7 @@ WinogradSums::WinogradSums(const Problem& problem, std::vector<WinogradTiles> cl
   const auto pitch_of = [&](int64_t channels) { return round_up(round_up(channels, 16) + 16, 32) - 16; };
   const int64_t of_n = pitch_of(unit_panels_ * width()), of_m = pitch_of(unit_rows_);
   x_.pitch = swapped_ ? of_n : of_m, y_.pitch = swapped_ ? of_m : of_n;
-  sums_part_ = layout_.shared(parts_ * sums_bytes());
+  sums_part_ = layout_.shared(in_place() ? 0 : parts_ * sums_bytes());
   zeros_part_ = layout_.shared(std::max(x_.pitch, y_.pitch) * real);
   // What several units read is boxed once.
   const int64_t of_phases = parts_of(phases(), unit_phases_), of_panels = parts_of(panels_, unit_panels_),
@@ -247,7 +248,7 @@ std::string WinogradSums::describe() const {
 
 void WinogradSums::run(const Buffers& buffers, const Parallel& parallel) const {
   std::byte* workspace = static_cast<std::byte*>(buffers.workspace);
-  float* sums = layout_.at<float>(workspace, sums_part_);
+  float* sums = in_place() ? nullptr : layout_.at<float>(workspace, sums_part_);
   std::fill_n(layout_.at<float>(workspace, zeros_part_), std::max(x_.pitch, y_.pitch), 0.f);
   std::atomic<bool> finite{true};
   for (const Side* side : {&x_, &y_})
@@ -257,8 +258,8 @@ void WinogradSums::run(const Buffers& buffers, const Parallel& parallel) const {
   parallel.for_each(units(), [&](int64_t index, int thread) {
     if (finite && !sum_unit(buffers, unit(index), sums, layout_.thread(workspace, thread))) finite = false;
   });
-  if (finite) return store(buffers, parallel, sums, parts_);
-  exact_->run(buffers, parallel);
+  if (!finite) return exact_->run(buffers, parallel);
+  if (sums) store(buffers, parallel, sums, parts_);
 }
 
 // The rows of a block, from the first channel on that a unit takes.
@@ -347,16 +348,19 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
     }
   }
   const float* products = layout_.at<float>(scratch, products_part_);
-  sums += (u.part * p_.geometry.groups + u.group) * group_sums() + u.m.begin * pitch_;
+  if (sums) sums += u.part * p_.geometry.groups * group_sums();
   const int64_t of_panel = u.m.size() * width(), point = u.panel.size() * of_panel;
   for (int64_t phase = u.phase.begin; phase < u.phase.end; ++phase) {
     const WinogradTiles& c = classes_[class_of(phase)];
     for (int64_t segment = 0; segment < c.segments; ++segment, products += c.points * point) {
       const std::vector<int64_t>& taps = c.tap_positions[size_t(phases_[size_t(phase)].index * c.segments + segment)];
+      TapSums of_taps[kMostPoints];
+      for (size_t t = 0; t < taps.size(); ++t) of_taps[t] = of_tap(buffers, sums, u.group, taps[t]);
       for (int64_t panel = u.panel.begin; panel < u.panel.end; ++panel)
         for (int64_t m = 0; m < u.m.size(); ++m) {
           float* rows[kMostPoints];
-          for (size_t t = 0; t < taps.size(); ++t) rows[t] = sums + taps[t] * tap_sums() + m * pitch_ + panel * width();
+          for (size_t t = 0; t < taps.size(); ++t)
+            rows[t] = of_taps[t].first + (u.m.begin + m) * of_taps[t].pitch + panel * width();
           tiles_->winograd[c.shape].weights_gradient(products + (panel - u.panel.begin) * of_panel + m * width(), point, rows,
                                                      columns(panel), false);
         }
