@@ -11,16 +11,14 @@
 namespace torch_ext::cpu {
 namespace {
 
-// Positions of a chunk. Rows of b that a panel reads for several tiles stay in L1 if they are so many; for few tiles the trip of
-// their sums to L2 and back costs more than rows that come from L2 (480 layers with vectors of 8, beside 256: 4 and more tiles
-// 0.92 of the time with 128, fewer 1.06, but 0.96 with 512).
-constexpr int64_t kPositionsInL1 = 128, kSeveralTiles = 4;
-constexpr int64_t kChunkBytes = 256 << 10, kMinPositions = 256, kMaxPositions = 512;  // of few tiles: a quarter of the L2 cache
+constexpr int64_t kChunkBytes = 256 << 10;  // of rows of a and b: a quarter of the L2 cache
+// Of a chunk: below the former the trip of a tile's sums to L2 and back costs more than rows that come from L3.
+constexpr int64_t kMinPositions = 128, kMaxPositions = 256;
 // Where the sums stay in L1 their trip costs little, and the sums of chunks about as long as there are chunks are the most
 // accurate.
 constexpr int64_t kSmallSumsBytes = 32 << 10, kMinShortPositions = 24;
-// Matrix registers, whose sums cost four times as much of a tile's time and which come with 2 MB of L2.
-constexpr int64_t kMatrixChunkBytes = 5 << 18, kMinMatrixPositions = 128, kMaxMatrixPositions = 512;
+// The same for matrix registers, whose sums cost four times as much of a tile's time and which come with 2 MB of L2.
+constexpr int64_t kMatrixPositions = 512, kMatrixChunkBytes = 5 << 18;
 constexpr int64_t kParts = 16, kManyParts = 64;  // that the positions are summed in; the latter for long sums
 // The sums of more parts than fit into L2 together come from memory and go back: 6 to 20 % of the time, and as long as matrix
 // registers take for the products of a part, which has as few of them as can be. Fewer than this bring the same positions to too
@@ -146,13 +144,11 @@ void OuterSums<Real>::choose_chunks() {
   int64_t y_per_x = 1;
   for (const Axis& axis : g.axis) y_per_x *= std::min(axis.stride, std::max<int64_t>(axis.y, 1));
   const int64_t bytes = (g.x_channels / terms_ + y_per_x * g.y_channels) * int64_t(sizeof(Real));
-  const bool several_tiles = parts_of(m_, tiles_->max_rows[vectors_]) >= kSeveralTiles;
-  int64_t most =
-      terms_ * (several_tiles ? kPositionsInL1 : std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions));
+  int64_t most = terms_ * std::clamp<int64_t>(kChunkBytes / bytes, kMinPositions, kMaxPositions);
   if (tiles_->matrices) {
-    const int64_t values = (g.x_channels + y_per_x * g.y_channels) * split_of(p_).parts;
-    most =
-        std::clamp<int64_t>(kMatrixChunkBytes / (values * int64_t(sizeof(uint16_t))), kMinMatrixPositions, kMaxMatrixPositions);
+    const int64_t values = g.x_channels + y_per_x * g.y_channels;
+    most = std::clamp<int64_t>(kMatrixChunkBytes / (values * split_of(p_).parts * int64_t(sizeof(uint16_t))), kMaxPositions / 2,
+                               kMatrixPositions);
   } else if (taps() * g.x_channels * g.y_channels * int64_t(sizeof(Real)) <= kSmallSumsBytes) {
     most = std::clamp<int64_t>(2 * int64_t(std::sqrt(double(g.batch * g.x_positions()))), kMinShortPositions, most);
   }
