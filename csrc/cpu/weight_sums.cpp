@@ -99,9 +99,9 @@ void WeightSums<Real>::store_rows(const Buffers& buffers, int64_t group, Range t
   const int64_t corner = m.begin * m_stride() + n.begin * n_stride();
   if (!transposed()) {  // all taps
     const Box box{{g.axis[0].w, g.axis[1].w, g.axis[2].w}, {p_.w.axis[0], p_.w.axis[1], p_.w.axis[2]}, n.size(), n_stride()};
+    const int64_t first = result_of(group, 0) + corner;
     for (int64_t row = 0; row < m.size(); ++row)
-      store_box(*tiles_, p_.type, sums + row * pitch, tap_pitch,
-                element(buffers.w, p_.type, result_of(group, 0) + corner + row * m_stride()), box);
+      store_box(*tiles_, p_.type, sums + row * pitch, tap_pitch, element(buffers.w, p_.type, first + row * m_stride()), box);
     return;
   }
   for (int64_t t = taps.begin; t < taps.end; ++t, sums += tap_pitch)

@@ -40,7 +40,7 @@ class WeightSums {
                   int64_t pitch) const;
   // Whether the result holds rows of sums as they are, so that sums of a single part can be made there.
   bool fit_result() const { return !tiles_->matrices && n_stride() == 1 && bytes_of(p_.type) == int64_t(sizeof(Real)); }
-  // Those of a tap, among `sums` of all weights or, where that is null, in the result.
+  // Those of a tap, among `sums` of all weights, where groups are counted through all parts, or, where null, in the result.
   struct TapSums {
     Real* first;
     int64_t pitch;

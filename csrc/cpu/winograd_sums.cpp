@@ -348,14 +348,13 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
     }
   }
   const float* products = layout_.at<float>(scratch, products_part_);
-  if (sums) sums += u.part * p_.geometry.groups * group_sums();
   const int64_t of_panel = u.m.size() * width(), point = u.panel.size() * of_panel;
   for (int64_t phase = u.phase.begin; phase < u.phase.end; ++phase) {
     const WinogradTiles& c = classes_[class_of(phase)];
     for (int64_t segment = 0; segment < c.segments; ++segment, products += c.points * point) {
       const std::vector<int64_t>& taps = c.tap_positions[size_t(phases_[size_t(phase)].index * c.segments + segment)];
       TapSums of_taps[kMostPoints];
-      for (size_t t = 0; t < taps.size(); ++t) of_taps[t] = of_tap(buffers, sums, u.group, taps[t]);
+      for (size_t t = 0; t < taps.size(); ++t) of_taps[t] = of_tap(buffers, sums, u.part * p_.geometry.groups + u.group, taps[t]);
       for (int64_t panel = u.panel.begin; panel < u.panel.end; ++panel)
         for (int64_t m = 0; m < u.m.size(); ++m) {
           float* rows[kMostPoints];
