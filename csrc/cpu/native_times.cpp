@@ -98,8 +98,8 @@ double time_of_native(const Problem& p, const Counts& n, const Prices& prices) {
 
 double time_of_gather(const Problem& p, const Counts& n, Isa isa, const Prices& prices) {
   const auto& price = prices.gather;
-  const int64_t step = matrices_multiply_pairs(p.type, isa) ? kMaxLanes : column_step_of(p.type, isa);
-  const double vectors = double(round_up(p.geometry.y_channels, step));
+  const double vectors = matrices_multiply_pairs(p.type, isa) ? double(round_up(p.geometry.y_channels, kMaxLanes))
+                                                              : lanes_timed(p.type, isa, p.geometry.y_channels);
   const double weight = p.prepacked && n.taps < double(kTapsOfPanels) ? 0
                         : p.w.channel == 1                            ? price.weight_of_channel
                                            : price.weight * std::max(1., n.taps / double(kTapsOfPages));

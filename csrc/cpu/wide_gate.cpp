@@ -28,8 +28,7 @@ bool beats_gather(const Problem& p, Isa isa) {
   const int64_t lanes = lanes_of(p.type, isa);
   const double moved = double(std::min<int64_t>(lanes, p.type == Type::f32 ? 16 : 8)) * (double(g.x_channels) + results);
   const int64_t line = g.axis[kAxes - 1].x;
-  const double of_line = double(round_up(line, lanes)) / double(line),
-               of_channels = double(round_up(g.y_channels, column_step_of(p.type, isa)));
+  const double of_line = double(round_up(line, lanes)) / double(line), of_channels = lanes_timed(p.type, isa, g.y_channels);
   const double taps = double(g.x_channels * g.w_positions()),
                slowness = isa >= Isa::avx512 && weaves(p) && line % lanes == 0 ? kSlownessOfWoven : kSlowness;
   return isa >= Isa::avx2 && line >= kLeastLine && taps * (slowness * of_line * double(g.y_channels) - of_channels) < moved;

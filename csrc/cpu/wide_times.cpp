@@ -113,17 +113,30 @@ const Prices& prices_of(const Problem& p, const Tiles<float>& tiles) {
   return tiles.lanes < kMaxLanes ? prices.planes_of_8_lanes : prices.planes;
 }
 
+// Whether gradients of data of such a kind were measured. Those of one tap along three axes read little of what they touch (12 to
+// 64 channels, k1 s2, 12x12x12: 1.6 of the time of `gather`), and rules do better for them with 8 lanes and in 16 bits.
+bool known_data(const Problem& p, Isa isa) {
+  constexpr int64_t kLeastChannels = 3, kMostResults = 24;  // of groups, and of channels side by side
+  constexpr double kMostPhasesOfTap = 4;
+  const Geometry& g = p.geometry;
+  const bool few = g.x_channels <= kMostResults, of_taps = g.w_positions() > 1;
+  const bool tap_known = isa >= Isa::avx512 && p.type == Type::f32 && g.x_channels > kMaxLanes / 2;
+  if (std::min(g.x_channels, g.y_channels) < kLeastChannels || (g.groups > 1 && !few)) return false;
+  if (!of_taps && !(tap_known && strides_of(g) <= kMostPhasesOfTap)) return false;
+  return in_planes(p) || (rows_of_channels(p) && few && of_taps && g.groups == 1);
+}
+
 // Whether layers of such a kind were measured. From longer strides on, what forward costs for each of a stride is far from that
 // (80 to 80 channels, k1024 s256, bf16, 8 lanes: `wide` takes 8 times the time of `native`, and was said to be faster).
 bool known(const Problem& p, const Request& request) {
-  constexpr int64_t kLeastChannels = 3, kLeastResultsOfRows = 4, kMostResultsOfRows = 40, kLongestStride = 32;
+  constexpr int64_t kLeastResultsOfRows = 4, kMostResultsOfRows = 40, kLongestStride = 32;
   const Geometry& g = p.geometry;
   const bool floats = p.type != Type::f64 && !multiplies_pairs(p.type, request.isa);
-  if (p.operation == Operation::backward_weights || !floats || g.groups > 1 || request.isa < Isa::avx2) return false;
+  if (p.operation == Operation::backward_weights || !floats || request.isa < Isa::avx2) return false;
   if (g.x_size() == 0 || g.w_size() == 0 || g.y_size() == 0) return false;
   if (weaves(p) || gather_takes_matrices(p, request)) return false;
-  if (p.operation == Operation::backward_data)
-    return in_planes(p) && std::min(g.x_channels, g.y_channels) >= kLeastChannels && g.w_positions() > 1;
+  if (p.operation == Operation::backward_data) return known_data(p, request.isa);
+  if (g.groups > 1) return false;
   const bool of_rows = rows_of_channels(p) && g.y_channels >= kLeastResultsOfRows && g.y_channels <= kMostResultsOfRows &&
                        double(g.w_positions()) > strides_of(g);
   return (in_planes(p) || of_rows) && g.axis[kAxes - 1].stride <= kLongestStride;
@@ -137,12 +150,12 @@ std::optional<WideTimes> wide_times(const Problem& p, const Request& request) {
   if (!known(p, request)) return std::nullopt;
   const Geometry& g = p.geometry;
   const double inside = products_of(g);
-  if (inside * double(g.x_channels * g.y_channels) < kLeastProducts) return std::nullopt;
+  if (inside * double(g.groups * g.x_channels * g.y_channels) < kLeastProducts) return std::nullopt;
   const Tiles<float>& tiles = ::torch_ext::cpu::tiles<float>(request.isa);
-  if (p.operation == Operation::backward_data) return wide_times_of_data(p, tiles);
+  if (p.operation == Operation::backward_data) return wide_times_of_data(p, request.isa);
   const double x = double(g.x_size()), y = double(g.y_size()), weights = double(g.w_size()), packed = p.prepacked ? 0 : weights;
   const double depth = double(g.x_channels), columns = double(g.y_channels), taps = double(g.w_positions());
-  const double vectors = double(round_up(g.y_channels, tiles.column_step)), stride = double(g.axis[2].stride);
+  const double vectors = lanes_timed(p.type, request.isa, g.y_channels), stride = double(g.axis[2].stride);
   const double lines = double(g.batch * g.axis[0].x * g.axis[1].x),
                whole_lines = lines * double(round_up(g.axis[2].x, tiles.lanes));
   const auto& [wide, gather, overlap, fold] = prices_of(p, tiles);

@@ -15,11 +15,11 @@ struct WideTimes {
   bool beats(double other) const { return wide < other && wide < gather; }
 };
 
-// Of what is summed in float32, by a model of what was measured, which knows none of the rest: groups, gradients of data and many
-// results of channels side by side, products of pairs, what tiles weave, small layers, gradients of few channels or one tap,
-// longer strides than any that was measured.
+// Of what is summed in float32, by a model of what was measured, which knows none of the rest: conv_transpose of groups, many
+// results of channels side by side, products of pairs, what tiles weave, small layers, gradients of few channels, longer strides
+// than any that was measured.
 std::optional<WideTimes> wide_times(const Problem& problem, const Request& request);
 // Those of a gradient of data, of what the model knows.
-WideTimes wide_times_of_data(const Problem& problem, const Tiles<float>& tiles);
+WideTimes wide_times_of_data(Problem problem, Isa isa);
 
 }  // namespace torch_ext::cpu
