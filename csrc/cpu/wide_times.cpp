@@ -151,8 +151,8 @@ std::optional<WideTimes> wide_times(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
   const double inside = products_of(g);
   if (inside * double(g.groups * g.x_channels * g.y_channels) < kLeastProducts) return std::nullopt;
-  const Tiles<float>& tiles = ::torch_ext::cpu::tiles<float>(request.isa);
   if (p.operation == Operation::backward_data) return wide_times_of_data(p, request.isa);
+  const Tiles<float>& tiles = ::torch_ext::cpu::tiles<float>(request.isa);
   const double x = double(g.x_size()), y = double(g.y_size()), weights = double(g.w_size()), packed = p.prepacked ? 0 : weights;
   const double depth = double(g.x_channels), columns = double(g.y_channels), taps = double(g.w_positions());
   const double vectors = lanes_timed(p.type, request.isa, g.y_channels), stride = double(g.axis[2].stride);

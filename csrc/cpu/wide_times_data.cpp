@@ -37,7 +37,7 @@ constexpr Prices kPlanes = {{0.0128, 0.0724, 3.91, 0.234, 0.546, 0.197, 23.2},
 constexpr Prices kPlanesOf8Lanes = {{0.0232, 0.0762, 3.6, 0.28, 0.538, 0.221, 8.4},
                                     {0.0233, 0.0262, 0.306, 0.231, 0.316, 16.6},
                                     {0.023, 0.0045, 0.483, 0.361, 0.184, 0.948}};
-// Where channels lie side by side.
+// Where channels lie side by side, and `fold` is another kernel.
 constexpr Prices kRows = {{0.0161, 0, 2.25, 0.218, 0, 0, 29.9, 0.4}, {0.0202, 0.0454, 0.0588, 0.0122, 0.32, 7.2}, {}};
 constexpr Prices kRowsOf8Lanes = {{0.0204, 0, 5.4, 0.225, 0, 0, 44, 0}, {0.0217, 0.021, 0.122, 0.0882, 0.172, 10.4}, {}};
 constexpr int64_t kLargeBytes = 8 << 20;
@@ -83,6 +83,13 @@ double time_of_wide(const Problem& p, const GatherAxis* axis, const Tiles<float>
          price.copied * blocks * double(positions * copies) + price.result * double(g.x_size());
 }
 
+double time_of_fold(const Geometry& g, double vectors, double products, const Prices& prices) {
+  const auto& price = prices.fold;
+  const double y = double(g.y_size()), of_y = y * sizeof(float) > kLargeBytes ? price.y + price.more_of_large : price.y;
+  return products * vectors * (price.product * double(g.y_channels) + price.sum) + price.weight * double(g.w_size()) +
+         price.x * double(g.x_size()) + of_y * y;
+}
+
 }  // namespace
 
 WideTimes wide_times_of_data(Problem p, Isa isa) {
@@ -90,17 +97,14 @@ WideTimes wide_times_of_data(Problem p, Isa isa) {
   const bool rows = p.x.channel == 1, folds = !rows && p.geometry.groups == 1;
   p.geometry.groups = 1;  // each of them, as the times of all have the same ratios
   const Geometry& g = p.geometry;
-  const bool short_vectors = tiles.lanes < kMaxLanes;
-  const Prices& prices = rows ? (short_vectors ? kRowsOf8Lanes : kRows) : short_vectors ? kPlanesOf8Lanes : kPlanes;
+  const Prices& prices = tiles.lanes < kMaxLanes ? (rows ? kRowsOf8Lanes : kPlanesOf8Lanes) : rows ? kRows : kPlanes;
   const GatherAxis axis[kAxes] = {{g.axis[0], p.operation}, {g.axis[1], p.operation}, {g.axis[2], p.operation}};
-  const double vectors = lanes_timed(p.type, isa, g.x_channels), products = products_of(g), y = double(g.y_size());
-  const auto& fold = prices.fold;
+  const double vectors = lanes_timed(p.type, isa, g.x_channels), products = products_of(g);
   WideTimes times{};
   times.wide = time_of_wide(p, axis, tiles, prices);
   times.gather = time_of_gather(g, axis, vectors, products, prices);
-  times.fold = products * vectors * (fold.product * double(g.y_channels) + fold.sum) + fold.weight * double(g.w_size()) +
-               fold.x * double(g.x_size()) + (y * sizeof(float) > kLargeBytes ? fold.y + fold.more_of_large : fold.y) * y;
-  if (!folds) times.fold = std::numeric_limits<double>::infinity();  // which was fastest for no groups
+  // Groups were folded faster than both on none of those measured.
+  times.fold = folds ? time_of_fold(g, vectors, products, prices) : std::numeric_limits<double>::infinity();
   return times;
 }
 
