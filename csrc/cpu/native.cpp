@@ -42,6 +42,9 @@ constexpr int64_t kColumnBytes = 128 << 10, kFewColumnBytes = 512 << 10, kMostIt
 // Rows of weights at a time of backward_data, and elements of them. Of weights where they lie fewer rows come in time where few
 // positions share them (1024 to 512 channels, k4 s2, 4x4 to 5x4, from memory: 0.86 to 0.94 of the time; 7x7: 1.05).
 constexpr int64_t kDotted = 32, kSlice = 1024, kDottedOfFew = 16, kFewPositions = 48;
+// Positions that tiles take in so many passes over the rows of weights are too few tiles for all of the next rows, if each asks
+// for one (1024 to 512 channels, k4 s2, 2x2 to 4x3: 0.75 to 0.9 of the time).
+constexpr int64_t kPassesOfFew = 2;
 
 template <class In>
 class Native final : public Plan {
@@ -377,15 +380,18 @@ void Native<In>::backward_data(const Buffers& buffers, int64_t group, Range chan
     for (size_t i = 0; i < pieces.size(); ++i) {
       const auto [offset, column, length] = pieces[i];
       const int64_t from = first * p_.w.outer + offset;
+      // The next piece of these rows, or the first one of those that follow.
+      const bool last = i + 1 == pieces.size();
+      const Run& after = pieces[last ? 0 : i + 1];
+      const int64_t next = (last ? first + rows : first) * p_.w.outer + after.weights;
+      const int64_t next_rows = last ? std::min(at_once, end - first - rows) : rows;
       if (in_place) {
-        // The next piece of these rows, or the first one of those that follow.
-        const bool last = i + 1 == pieces.size();
-        const Real* next = reals(
-            weights + (last ? (first + rows) * p_.w.outer + pieces[0].weights : first * p_.w.outer + pieces[i + 1].weights));
-        add_dots(reals(weights + from), p_.w.outer / kTerms, rows, reals(columns + column), length / kTerms, sums, next,
-                 last ? std::min(at_once, end - first - rows) : rows);
+        add_dots(reals(weights + from), p_.w.outer / kTerms, rows, reals(columns + column), length / kTerms, sums,
+                 reals(weights + next), next_rows);
       } else {
         for (int64_t r = 0; r < rows; ++r) {
+          if (tiles_->asks && r < next_rows)
+            ask_for(element(buffers.w, p_.type, next + r * p_.w.outer), after.length * bytes_of(p_.type));
           const int64_t row = from + r * p_.w.outer;
           if constexpr (kTerms == 1) {
             tiles_->widen(p_.type, element(buffers.w, p_.type, row), stage + r * kSlice, length);
@@ -407,20 +413,23 @@ void Native<In>::backward_data(const Buffers& buffers, int64_t group, Range chan
 }
 
 // sums[r][m] += the sum over so many reals of those of a row of weights times those of a column. Each tile asks for a row of what
-// is multiplied next.
+// is multiplied next, or for as many as it has itself.
 template <class In>
 void Native<In>::add_dots(const Real* weights, int64_t pitch, int64_t rows, const Real* column, int64_t length, Real* sums,
                           const Real* next, int64_t next_rows) const {
   const int64_t most = tiles_->max_dot_taps[kDotRows], height = even_part(rows, kDotRows), step = columns_pitch() / kTerms;
+  const bool few = positions_ <= kPassesOfFew * most;
+  const int64_t asking = few ? height : 1;
   int64_t offsets[kDotTaps], asked = 0;
   for (int64_t t = 0; t < kDotTaps; ++t) offsets[t] = t * step;
   for (int64_t m = 0; m < positions_; m += most)
-    for (int64_t r = 0; r < rows; r += height, ++asked) {
+    for (int64_t r = 0; r < rows; r += height, asked += asking) {
       const Real* row = weights + r * pitch;
       const OuterRun<Real> run{row, column + m * step, length};
+      const bool asks = asked + asking <= next_rows;
       tiles_->dot[std::min(height, rows - r)][std::min(most, positions_ - m)](
-          {&run, 1, 0, pitch, offsets, sums + r * positions_ + m, positions_,
-           asked < next_rows ? next + asked * pitch - row : 0});
+          {&run, 1, 0, pitch, offsets, sums + r * positions_ + m, positions_, asks ? next + asked * pitch - row : 0,
+           asks && few});
     }
 }
 

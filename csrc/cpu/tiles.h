@@ -81,7 +81,7 @@ struct OuterTile {
   int64_t out_pitch, columns;
   bool add = true;
   int rows = 0;  // of the tile
-  // Of tables that ask: what is to be read soon, in bytes. At every second term the next step is asked for.
+  // Of tables that ask: what is to be read soon, in bytes. At every term the next step is asked for.
   const void* next = nullptr;
   int64_t next_step = 0;
   // Of tables of matrices alone, where a_pitch is 1: from a[m] to a[m + 1], which are there up to a multiple of 16 rows.
@@ -164,8 +164,10 @@ struct DotTile {
   const int64_t* offsets;
   Real* out;
   int64_t out_pitch;
-  int64_t next =
-      0;  // of tables that ask, for several rows: from a to what is to be read soon, as much of it as there is of a row
+  // Of tables that ask, for several rows: from a to what is to be read soon, as much of it as there is of a row, and whether of
+  // as many rows as the tile has.
+  int64_t next = 0;
+  bool next_of_all = false;
 };
 
 // What is soon to be read or written: while position p is computed, its channels at from[p*step] are asked for.

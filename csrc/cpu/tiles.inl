@@ -111,7 +111,7 @@ __attribute__((noinline)) void outer_sums(const OuterTile<typename V::Real>& t) 
         b += t.b_pitch;
         if constexpr (kAsks<V> && Chains == 1) {
           __builtin_prefetch(next, 0, 2);
-          if (p % 2) next += t.next_step;
+          next += t.next_step;
         }
       };
       if constexpr (Chains > 1) {
@@ -300,24 +300,32 @@ void dot_tile(const DotTile<typename V::Real, Element>& t) {
   for (int64_t r = 0; r < t.run_count; ++r) {
     const Element* a = t.runs[r].a + t.a_offset;
     const Element* b = t.runs[r].b;
-    [[maybe_unused]] const Element* next = a + t.next;
-    const auto step = [&](int64_t p, auto... mask) {
-      typename V::Reg x[Rows];
-      if constexpr (kAsks<V> && Rows > 1) __builtin_prefetch(next + p, 0, 2);
-      TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) x[m] = load_lanes<V>(a + m * t.a_pitch + p, mask...);
-      TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
-        const auto y = load_lanes<V>(b + t.offsets[k] + p, mask...);
-        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][k] = V::fma(x[m], y, acc[m][k]);
+    const auto sum = [&](auto asked) {
+      const auto step = [&](int64_t p, auto... mask) {
+        typename V::Reg x[Rows];
+        for (int m = 0; m < asked; ++m) __builtin_prefetch(a + m * t.a_pitch + p + t.next, 0, 2);
+        TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) x[m] = load_lanes<V>(a + m * t.a_pitch + p, mask...);
+        TORCH_EXT_UNROLL for (int k = 0; k < Taps; ++k) {
+          const auto y = load_lanes<V>(b + t.offsets[k] + p, mask...);
+          TORCH_EXT_UNROLL for (int m = 0; m < Rows; ++m) acc[m][k] = V::fma(x[m], y, acc[m][k]);
+        }
+      };
+      const int64_t count = t.runs[r].count, whole = count / kStep * kStep;
+      for (int64_t p = 0; p < whole; p += kStep) step(p);
+      if (whole < count) {
+        if constexpr (kStep == V::lanes) {
+          step(whole, V::first(count - whole));
+        } else {
+          step(whole, V::first_halves(count - whole));
+        }
       }
     };
-    const int64_t count = t.runs[r].count, whole = count / kStep * kStep;
-    for (int64_t p = 0; p < whole; p += kStep) step(p);
-    if (whole < count) {
-      if constexpr (kStep == V::lanes) {
-        step(whole, V::first(count - whole));
-      } else {
-        step(whole, V::first_halves(count - whole));
-      }
+    if constexpr (!kAsks<V> || Rows == 1) {
+      sum(std::integral_constant<int, 0>());
+    } else if (t.next_of_all) {
+      sum(std::integral_constant<int, Rows>());
+    } else {
+      sum(std::integral_constant<int, 1>());
     }
   }
   constexpr int kSums = Rows * Taps, kVectors = (kSums + V::lanes - 1) / V::lanes;

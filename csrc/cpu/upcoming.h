@@ -8,6 +8,10 @@
 
 namespace torch_ext::cpu {
 
+inline void ask_for(const void* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+}
+
 // Rows of a few channels of many, a stride apart: processors read too little ahead of them. Asked for on the way through them,
 // copies of groups of 32 channels of 128 take two thirds of the time.
 class RowsAhead {
