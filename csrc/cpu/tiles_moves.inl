@@ -1,24 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What moves elements to other places and leaves them as they are, for vectors `V`. Included as tiles.inl is.
 
-template <class V>
-void transpose(const typename V::Real* from, int64_t pitch, int rows, int64_t columns, typename V::Real* to,
-               const int64_t* offsets) {
-  using Real = typename V::Real;
-  int64_t j = 0;
-  for (; rows == V::lanes && j + V::lanes <= columns; j += V::lanes) {
-    typename V::Reg r[V::lanes];
-    TORCH_EXT_UNROLL for (int i = 0; i < V::lanes; ++i) r[i] = V::load(from + i * pitch + j);
-    V::transpose(r);
-    TORCH_EXT_UNROLL for (int i = 0; i < V::lanes; ++i) V::store(to + offsets[j + i], r[i]);
-  }
-  for (; j < columns; ++j) {
-    Real* column = to + offsets[j];
-    for (int i = 0; i < rows; ++i) column[i] = from[i * pitch + j];
-    for (int i = rows; i < V::lanes; ++i) column[i] = 0;
-  }
-}
-
 // One block of at most lanes x lanes: to[k*to_pitch + l] = from[l*from_pitch + k] for k < height, l < width.
 template <class V>
 void transpose_block(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t height,
@@ -84,6 +66,48 @@ void weave_vectors(typename V::Reg (&r)[Step]) {
       r[2 * i] = V::weave_low(even[i], odd[i]);
       r[2 * i + 1] = V::weave_high(even[i], odd[i]);
     }
+  }
+}
+
+// A vector's worth of rows of so few columns that follow each other in memory: to[offsets[k] + i] = from[i*Columns + k].
+template <class V, int Columns>
+void transpose_few(const typename V::Real* from, typename V::Real* to, const int64_t* offsets) {
+  typename V::Reg r[Columns];
+  TORCH_EXT_UNROLL for (int k = 0; k < Columns; ++k) r[k] = V::load(from + k * V::lanes);
+  unweave_vectors<V, Columns>(r);
+  TORCH_EXT_UNROLL for (int k = 0; k < Columns; ++k) V::store(to + offsets[k], r[k]);
+}
+
+template <class V>
+void transpose(const typename V::Real* from, int64_t pitch, int rows, int64_t columns, typename V::Real* to,
+               const int64_t* offsets) {
+  using Real = typename V::Real;
+  constexpr int64_t kFew = 4;  // columns, of which a vector would be mostly empty
+  const bool whole = rows == V::lanes;
+  if (whole && pitch == columns) {
+    if (columns == 2) return transpose_few<V, 2>(from, to, offsets);
+    if (columns == 3) return transpose_few<V, 3>(from, to, offsets);
+    if (columns == 4) return transpose_few<V, 4>(from, to, offsets);
+    if (columns == 8) return transpose_few<V, 8>(from, to, offsets);
+  }
+  int64_t j = 0;
+  typename V::Reg r[V::lanes];
+  for (; whole && j + V::lanes <= columns; j += V::lanes) {
+    TORCH_EXT_UNROLL for (int i = 0; i < V::lanes; ++i) r[i] = V::load(from + i * pitch + j);
+    V::transpose(r);
+    TORCH_EXT_UNROLL for (int i = 0; i < V::lanes; ++i) V::store(to + offsets[j + i], r[i]);
+  }
+  if (whole && columns - j > kFew) {
+    const auto mask = V::first(columns - j);
+    TORCH_EXT_UNROLL for (int i = 0; i < V::lanes; ++i) r[i] = V::load_masked(from + i * pitch + j, mask);
+    V::transpose(r);
+    for (int i = 0; j + i < columns; ++i) V::store(to + offsets[j + i], r[i]);
+    return;
+  }
+  for (; j < columns; ++j) {
+    Real* column = to + offsets[j];
+    for (int i = 0; i < rows; ++i) column[i] = from[i * pitch + j];
+    for (int i = rows; i < V::lanes; ++i) column[i] = 0;
   }
 }
 
