@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What moves elements to other places and leaves them as they are, for vectors `V`. Included as tiles.inl is.
 
+// Neighbours so few that vectors of them would be mostly empty.
+inline constexpr int64_t kFew = 4;
+
 // One block of at most lanes x lanes: to[k*to_pitch + l] = from[l*from_pitch + k] for k < height, l < width.
 template <class V>
 void transpose_block(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t height,
@@ -82,7 +85,6 @@ template <class V>
 void transpose(const typename V::Real* from, int64_t pitch, int rows, int64_t columns, typename V::Real* to,
                const int64_t* offsets) {
   using Real = typename V::Real;
-  constexpr int64_t kFew = 4;  // columns, of which a vector would be mostly empty
   const bool whole = rows == V::lanes;
   if (whole && pitch == columns) {
     if (columns == 2) return transpose_few<V, 2>(from, to, offsets);
@@ -206,7 +208,6 @@ template <class V>
 void transpose_rows(const typename V::Real* from, int64_t from_pitch, typename V::Real* to, int64_t to_pitch, int64_t rows,
                     int64_t columns) {
   constexpr int64_t kAhead = 4 * 64 / sizeof(typename V::Real);  // four lines of cache
-  constexpr int64_t kFew = 4;  // neighbours that all belong to one position: blocks would be mostly empty
   if (rows > 1 && rows <= kFew && from_pitch == rows) return unweave<V>(from, rows, to, to_pitch, columns);
   if (columns > 1 && columns <= kFew && to_pitch == columns) return weave<V>(from, from_pitch, columns, to, rows * columns);
   const bool far_writes = to_pitch > from_pitch;
