@@ -37,8 +37,9 @@ class ChannelDots final : public Plan {
   struct Segment {
     Range cells, taps;
   };
-  // One of an axis: taps in the order of what they read.
+  // One of an axis: the result's position in a cell, and the taps in the order of what they read.
   struct Phase {
+    int64_t r;
     std::vector<Tap> taps;
     std::vector<Segment> segments;
   };
@@ -53,8 +54,11 @@ class ChannelDots final : public Plan {
     const Element* origin;
     int64_t step[kAxes];
   };
-  // Of the cells of a block that have a phase and its taps in common: what they sum, where that lies from position 0 on, and the
-  // places of their results in those of a channel.
+  // The cells of a block that have a phase and these of its taps in common.
+  struct Part {
+    Range cells[kAxes], taps[kAxes];
+  };
+  // Of one: what its cells sum, where that lies from position 0 on, and the places of their results in those of a channel.
   struct Lists {
     std::vector<OuterRun<Element>> runs;
     std::vector<int64_t> offsets, places;
@@ -74,10 +78,14 @@ class ChannelDots final : public Plan {
   Input load(const Buffers& buffers, const Block& block, Element* box) const;
   Block block(int64_t index) const;
   Upcoming upcoming(const Buffers& buffers, int64_t index) const;
+  template <class F>
+  void for_each_part(const Block& block, int64_t index, F f) const;
+  void list_runs(const Part& part, const Input& in, int64_t index, const Element* weights,
+                 std::vector<OuterRun<Element>>& runs) const;
+  void list_cells(const Part& part, const Input& in, const Block& block, int64_t index, Lists& lists) const;
   void sum_phase(const Block& block, const Input& in, int64_t index, const Element* weights, Lists& lists, Real* sums,
                  Upcoming& next) const;
-  void sum_runs(std::span<const OuterRun<Element>> runs, std::span<const int64_t> offsets, const int64_t* places, int64_t results,
-                Real* sums, Upcoming& next) const;
+  void sum_runs(std::span<const OuterRun<Element>> runs, const Lists& cells, int64_t results, Real* sums, Upcoming& next) const;
 
   auto dot(int64_t rows, int64_t count) const {
     if constexpr (Operand<Element>::terms == 2) {
@@ -138,7 +146,7 @@ ChannelDots<Element>::ChannelDots(const Problem& problem, const Tiles<Real>& til
 
 template <class Element>
 typename ChannelDots<Element>::Phase ChannelDots<Element>::phase_of(const GatherAxis& axis, int64_t r) {
-  Phase phase{axis.phases[size_t(r)], {}};
+  Phase phase{r, axis.phases[size_t(r)], {}};
   std::sort(phase.taps.begin(), phase.taps.end(), [](const Tap& a, const Tap& b) { return a.delta < b.delta; });
   const int64_t cells = parts_of(axis.out_extent - r, axis.out_step);
   for (int64_t j = 0; j < cells; ++j) {
@@ -290,80 +298,95 @@ typename ChannelDots<Element>::Input ChannelDots<Element>::load(const Buffers& b
   return in;
 }
 
+// f(part) for each of a block.
+template <class Element>
+template <class F>
+void ChannelDots<Element>::for_each_part(const Block& block, int64_t index, F f) const {
+  Part part;
+  const auto each = [&](int a, auto next) {
+    for (const Segment& s : phase(a, index).segments) {
+      part.cells[a] = {std::max(s.cells.begin, block.cell[a].begin), std::min(s.cells.end, block.cell[a].end)};
+      part.taps[a] = s.taps;
+      if (part.cells[a].size() > 0 && s.taps.size() > 0) next();
+    }
+  };
+  each(0, [&] { each(1, [&] { each(2, [&] { f(part); }); }); });
+}
+
+// Those of neighbouring taps of a line are one, where their channels follow each other in the input.
+template <class Element>
+void ChannelDots<Element>::list_runs(const Part& part, const Input& in, int64_t index, const Element* weights,
+                                     std::vector<OuterRun<Element>>& runs) const {
+  const std::vector<Tap>*taps[kAxes] = {&phase(0, index).taps, &phase(1, index).taps, &phase(2, index).taps}, &line = *taps[2];
+  const int64_t pitch = line_pitch(phase(2, index));
+  const bool follow = in.step[2] == channels_;
+  runs.clear();
+  for (int64_t i0 = part.taps[0].begin; i0 < part.taps[0].end; ++i0)
+    for (int64_t i1 = part.taps[1].begin; i1 < part.taps[1].end; ++i1)
+      for (int64_t i2 = part.taps[2].begin, end; i2 < part.taps[2].end; i2 = end) {
+        const int64_t delta = line[size_t(i2)].delta;
+        for (end = i2 + 1; follow && end < part.taps[2].end && line[size_t(end)].delta == delta + end - i2;) ++end;
+        const Element* a = weights + weights_of_[size_t(index)] + (i0 * int64_t(taps[1]->size()) + i1) * pitch + i2 * channels_;
+        const Element* b = in.origin + (*taps[0])[size_t(i0)].delta * in.step[0] + (*taps[1])[size_t(i1)].delta * in.step[1] +
+                           delta * in.step[2];
+        const int64_t count = (end - i2) * channels_, piece = round_up(even_part(count, kRun), 64);
+        for (int64_t n = 0; n < count; n += piece) runs.push_back({a + n, b + n, std::min(piece, count - n)});
+      }
+}
+
+template <class Element>
+void ChannelDots<Element>::list_cells(const Part& part, const Input& in, const Block& block, int64_t index, Lists& lists) const {
+  const auto offset = [&](int a, int64_t j) { return j * axis_[a].in_step * in.step[a]; };
+  const int64_t r[kAxes] = {phase(0, index).r, phase(1, index).r, phase(2, index).r};
+  const auto place = [&](int a, int64_t j) { return j * axis_[a].out_step + r[a] - block.written[a].begin; };
+  lists.offsets.clear(), lists.places.clear();
+  for (int64_t j0 = part.cells[0].begin; j0 < part.cells[0].end; ++j0)
+    for (int64_t j1 = part.cells[1].begin; j1 < part.cells[1].end; ++j1) {
+      const int64_t line_offset = offset(0, j0) + offset(1, j1), line = place(0, j0) * block.extent(1) + place(1, j1);
+      for (int64_t j2 = part.cells[2].begin; j2 < part.cells[2].end; ++j2) {
+        lists.offsets.push_back(line_offset + offset(2, j2));
+        lists.places.push_back(line * block.extent(2) + place(2, j2));
+      }
+    }
+}
+
+// Runs are taken some at a time, whose weights stay in L1.
 template <class Element>
 void ChannelDots<Element>::sum_phase(const Block& block, const Input& in, int64_t index, const Element* weights, Lists& lists,
                                      Real* sums, Upcoming& next) const {
-  auto& [runs, offsets, places] = lists;
-  const Phase* phase[kAxes];
-  int64_t r[kAxes];
-  for (int a = kAxes - 1, rest = int(index); a >= 0; --a) {
-    r[a] = rest % int(phases_[a].size()), rest /= int(phases_[a].size());
-    phase[a] = &phases_[a][size_t(r[a])];
-  }
-  const auto inside = [&](int a, const Segment& s) {
-    return Range{std::max(s.cells.begin, block.cell[a].begin), std::min(s.cells.end, block.cell[a].end)};
-  };
-  const auto for_each_segment = [&](int a, auto f) {
-    for (const Segment& s : phase[a]->segments)
-      if (s.taps.size() > 0 && inside(a, s).size() > 0) f(inside(a, s), s.taps);
-  };
-  const int64_t taps1 = int64_t(phase[1]->taps.size()), line = line_pitch(*phase[2]);
-  const bool follow = in.step[2] == channels_;
-  const auto place = [&](int a, int64_t j) { return j * axis_[a].out_step + r[a] - block.written[a].begin; };
-  for_each_segment(0, [&](Range c0, Range t0) {
-    for_each_segment(1, [&](Range c1, Range t1) {
-      for_each_segment(2, [&](Range c2, Range t2) {
-        runs.clear(), offsets.clear(), places.clear();
-        for (int64_t i0 = t0.begin; i0 < t0.end; ++i0)
-          for (int64_t i1 = t1.begin; i1 < t1.end; ++i1)
-            for (int64_t i2 = t2.begin, end; i2 < t2.end; i2 = end) {
-              end = i2 + 1;
-              const Tap& first = phase[2]->taps[size_t(i2)];
-              while (follow && end < t2.end && phase[2]->taps[size_t(end)].delta == first.delta + end - i2) ++end;
-              const Element* a = weights + weights_of_[size_t(index)] + (i0 * taps1 + i1) * line + i2 * channels_;
-              const Element* b = in.origin + phase[0]->taps[size_t(i0)].delta * in.step[0] +
-                                 phase[1]->taps[size_t(i1)].delta * in.step[1] + first.delta * in.step[2];
-              const int64_t count = (end - i2) * channels_, part = round_up(even_part(count, kRun), 64);
-              for (int64_t n = 0; n < count; n += part) runs.push_back({a + n, b + n, std::min(part, count - n)});
-            }
-        for (int64_t j0 = c0.begin; j0 < c0.end; ++j0)
-          for (int64_t j1 = c1.begin; j1 < c1.end; ++j1)
-            for (int64_t j2 = c2.begin; j2 < c2.end; ++j2) {
-              offsets.push_back(j0 * axis_[0].in_step * in.step[0] + j1 * axis_[1].in_step * in.step[1] +
-                                j2 * axis_[2].in_step * in.step[2]);
-              places.push_back((place(0, j0) * block.extent(1) + place(1, j1)) * block.extent(2) + place(2, j2));
-            }
-        const int64_t rows = std::min<int64_t>(columns_, kDotRows);
-        for (size_t first = 0, end; first < runs.size(); first = end) {
-          int64_t bytes = 0;
-          for (end = first; end < runs.size() && (end == first || bytes < kChunkBytes); ++end)
-            bytes += runs[end].count * rows * int64_t(sizeof(Element));
-          sum_runs(std::span(runs).subspan(first, end - first), offsets, places.data(), block.results(), sums, next);
-        }
-      });
-    });
+  const int64_t row_bytes = std::min<int64_t>(columns_, kDotRows) * int64_t(sizeof(Element));
+  for_each_part(block, index, [&](const Part& part) {
+    list_runs(part, in, index, weights, lists.runs);
+    list_cells(part, in, block, index, lists);
+    for (size_t first = 0, end; first < lists.runs.size(); first = end) {
+      int64_t bytes = 0;
+      for (end = first; end < lists.runs.size() && (end == first || bytes < kChunkBytes); ++end)
+        bytes += lists.runs[end].count * row_bytes;
+      sum_runs(std::span(lists.runs).subspan(first, end - first), lists, block.results(), sums, next);
+    }
   });
 }
 
 // Adds to results of the block, at these places of each channel's, the products of runs of weights with the input at the offsets.
 template <class Element>
-void ChannelDots<Element>::sum_runs(std::span<const OuterRun<Element>> runs, std::span<const int64_t> offsets,
-                                    const int64_t* places, int64_t results, Real* sums, Upcoming& next) const {
-  const int64_t all = int64_t(offsets.size());
+void ChannelDots<Element>::sum_runs(std::span<const OuterRun<Element>> runs, const Lists& cells, int64_t results, Real* sums,
+                                    Upcoming& next) const {
+  const int64_t all = int64_t(cells.offsets.size());
   for (int64_t c = 0, rows; c < columns_; c += rows, sums += rows * results) {
     rows = even_part(columns_ - c, kDotRows);
     const int64_t most = even_part(all, tiles_->max_dot_taps[rows]);
     for (int64_t p = 0; p < all; p += most) {
       const int64_t count = std::min(most, all - p);
+      const int64_t *offsets = cells.offsets.data() + p, *places = cells.places.data() + p;
       next.step();
-      if (places[p + count - 1] - places[p] == count - 1) {
-        dot(rows, count)({runs.data(), int64_t(runs.size()), c * row_, row_, offsets.data() + p, sums + places[p], results});
+      if (places[count - 1] - places[0] == count - 1) {
+        dot(rows, count)({runs.data(), int64_t(runs.size()), c * row_, row_, offsets, sums + places[0], results});
         continue;
       }
       Real dots[kDotRows * kDotTaps] = {};
-      dot(rows, count)({runs.data(), int64_t(runs.size()), c * row_, row_, offsets.data() + p, dots, kDotTaps});
+      dot(rows, count)({runs.data(), int64_t(runs.size()), c * row_, row_, offsets, dots, kDotTaps});
       for (int64_t k = 0; k < count; ++k) {
-        Real* to = sums + places[p + k];
+        Real* to = sums + places[k];
         for (int64_t m = 0; m < rows; ++m) to[m * results] += dots[m * kDotTaps + k];
       }
     }
