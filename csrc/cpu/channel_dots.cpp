@@ -419,8 +419,8 @@ bool pays_for_data(const Problem& p, Isa isa) {
 }
 
 // The same for 2 to 12 output channels of as many layers, where x is read in place and planes are not mostly borders, in which
-// few cells have their taps in common. (512 to 3 channels, k4 s2, 32x32: 0.84 of the time; 128 to 3, 128x128: 0.6; 320 to 10,
-// k3 s1, 8 lines of 100: 0.75; 320 to 6, k10 s1, 16x16: 1.5.)
+// few cells have their taps in common. (512 to 3 channels, k4 s2, 32x32: 0.84 of the time; 320 to 10, k3 s1, 8 lines of 100:
+// 0.75; 320 to 6, k10 s1, 16x16: 1.5. Shorter sums pay in some large planes: 128 to 3, k4 s2, 128x128, 0.5.)
 bool pays_forward(const Problem& p) {
   constexpr int64_t kLeastSum = 768, kLongRun = 128, kLeastPositions = 256, kMostOutputs = 12, kCellsOfTap = 4;
   const Geometry& g = p.geometry;
