@@ -123,7 +123,7 @@ int compute_reals(const MakePlan& make_plan, Operation operation, const std::vec
 void expect_same_bits(Harness& harness, const MakePlan& make_plan, const Case& c, const Problem& p) {
   const Data data = reals(c.geometry, p.type, 1);
   std::vector<uint64_t> first;
-  const int threads[] = {1, 2, 5};
+  const int threads[] = {1, 2, 5, 5};
   for (size_t run = 0; run < std::size(threads); ++run) {
     const auto plan = make_plan(p, threads[run]);
     ASSERT_TRUE(plan) << "accepted for one thread, not for " << threads[run] << ": " << c.line;
