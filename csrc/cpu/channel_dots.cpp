@@ -77,6 +77,7 @@ class ChannelDots final : public Plan {
   void pack(const Buffers& buffers, int64_t column, int64_t index, Element* weights) const;
   Input load(const Buffers& buffers, const Block& block, Element* box) const;
   Block block(int64_t index) const;
+  const void* input(const Buffers& b) const { return p_.operation == Operation::conv_transpose ? b.x : b.y; }
   Upcoming upcoming(const Buffers& buffers, int64_t index) const;
   template <class F>
   void for_each_part(const Block& block, int64_t index, F f) const;
@@ -86,14 +87,6 @@ class ChannelDots final : public Plan {
   void sum_phase(const Block& block, const Input& in, int64_t index, const Element* weights, Lists& lists, Real* sums,
                  Upcoming& next) const;
   void sum_runs(std::span<const OuterRun<Element>> runs, const Lists& cells, int64_t results, Real* sums, Upcoming& next) const;
-
-  auto dot(int64_t rows, int64_t count) const {
-    if constexpr (Operand<Element>::terms == 2) {
-      return tiles_->dot_halves[rows][count];
-    } else {
-      return tiles_->dot[rows][count];
-    }
-  }
 
   Problem p_;
   const Tiles<Real>* tiles_;
@@ -196,11 +189,7 @@ void ChannelDots<Element>::run(const Buffers& buffers, const Parallel& parallel)
   const Geometry& g = p_.geometry;
   Element* weights = layout_.at<Element>(workspace, weights_part_);
   Real* bias = layout_.at<Real>(workspace, bias_part_);
-  if (buffers.bias) {
-    tiles_->widen(p_.type, buffers.bias, bias, g.groups * columns_);
-  } else {
-    std::fill_n(bias, g.groups * columns_, Real(0));
-  }
+  load_bias(*tiles_, p_.type, buffers.bias, g.groups * columns_, bias);
   parallel.for_each(g.groups * columns_ * phase_count(),
                     [&](int64_t index, int) { pack(buffers, index / phase_count(), index % phase_count(), weights); });
   void* out = p_.operation == Operation::conv_transpose ? buffers.y : buffers.x;
@@ -252,7 +241,7 @@ Upcoming ChannelDots<Element>::upcoming(const Buffers& buffers, int64_t index) c
   Patch read{{block.sample, block.sample + 1}, {block.group * channels_, (block.group + 1) * channels_}, {}};
   for (int a = 0; a < kAxes; ++a) read.axis[a] = axis_[a].read_by(block.cell[a]);
   Upcoming next(steps);
-  next.reads(p_.type, p_.operation == Operation::conv_transpose ? buffers.x : buffers.y, in_, read);
+  next.reads(p_.type, input(buffers), in_, read);
   return next;
 }
 
@@ -272,15 +261,16 @@ void ChannelDots<Element>::pack(const Buffers& buffers, int64_t column, int64_t 
   Element* to = weights + column * row_ + weights_of_[size_t(index)];
   Box line = box;
   line.extent[0] = line.extent[1] = 1;
+  const int64_t pitch = line_pitch(phase(2, index));
   for (int64_t i0 = 0; i0 < box.extent[0]; ++i0)
-    for (int64_t i1 = 0; i1 < box.extent[1]; ++i1, to += line_pitch(phase(2, index)))
+    for (int64_t i1 = 0; i1 < box.extent[1]; ++i1, to += pitch)
       load_box(*tiles_, p_.type, element(buffers.w, p_.type, from + i0 * box.stride[0] + i1 * box.stride[1]), line, to,
                channels_);
 }
 
 template <class Element>
 typename ChannelDots<Element>::Input ChannelDots<Element>::load(const Buffers& buffers, const Block& block, Element* box) const {
-  const void* tensor = p_.operation == Operation::conv_transpose ? buffers.x : buffers.y;
+  const void* tensor = input(buffers);
   int64_t from = block.sample * in_.outer + block.group * channels_ * in_.channel;
   if (in_place_) return {static_cast<const Element*>(element(tensor, p_.type, from)), {in_.axis[0], in_.axis[1], in_.axis[2]}};
   Box shape{{}, {in_.axis[0], in_.axis[1], in_.axis[2]}, channels_, in_.channel};
@@ -378,13 +368,14 @@ void ChannelDots<Element>::sum_runs(std::span<const OuterRun<Element>> runs, con
     for (int64_t p = 0; p < all; p += most) {
       const int64_t count = std::min(most, all - p);
       const int64_t *offsets = cells.offsets.data() + p, *places = cells.places.data() + p;
+      const auto tile = dot_of<Element>(*tiles_, rows, count);
       next.step();
       if (places[count - 1] - places[0] == count - 1) {
-        dot(rows, count)({runs.data(), int64_t(runs.size()), c * row_, row_, offsets, sums + places[0], results});
+        tile({runs.data(), int64_t(runs.size()), c * row_, row_, offsets, sums + places[0], results});
         continue;
       }
       Real dots[kDotRows * kDotTaps] = {};
-      dot(rows, count)({runs.data(), int64_t(runs.size()), c * row_, row_, offsets, dots, kDotTaps});
+      tile({runs.data(), int64_t(runs.size()), c * row_, row_, offsets, dots, kDotTaps});
       for (int64_t k = 0; k < count; ++k) {
         Real* to = sums + places[k];
         for (int64_t m = 0; m < rows; ++m) to[m * results] += dots[m * kDotTaps + k];

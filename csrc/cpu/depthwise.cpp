@@ -118,8 +118,7 @@ class Depthwise final : public Plan {
           load_planes(*tiles_, p_.type, element(buffers.w, p_.type, k0 * p_.w.axis[0] + k1 * p_.w.axis[1] + k2 * p_.w.axis[2]),
                       p_.w.outer, channels_, 0, 1, weights + tap * channels_, channels_);
     Real* bias = layout_.template at<Real>(workspace, bias_part_);
-    std::fill_n(bias, channels_, Real(0));
-    if (buffers.bias) tiles_->widen(p_.type, buffers.bias, bias, channels_);
+    load_bias(*tiles_, p_.type, buffers.bias, channels_, bias);
     parallel.for_each(p_.geometry.batch * blocks(), [&](int64_t index, int thread) {
       Region cells;
       const int64_t size[kAxes] = {1, lines_, cells_};

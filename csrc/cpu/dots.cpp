@@ -45,13 +45,6 @@ class Dots final : public Plan {
   void sum_block(const Buffers& buffers, int64_t index, int64_t group, int64_t groups, std::byte* scratch, Real* sums) const;
   bool store(const Buffers& buffers, int64_t channel, const Real* sums) const;
 
-  auto dot(int64_t rows, int64_t count) const {
-    if constexpr (Operand<Element>::terms == 2) {
-      return tiles_->dot_halves[rows][count];
-    } else {
-      return tiles_->dot[rows][count];
-    }
-  }
   int64_t taps() const { return p_.geometry.w_positions(); }
   int64_t positions() const { return cells_[0] * cells_[1] * cells_[2]; }  // of a block, in a sample
   int64_t group_sums() const { return p_.geometry.x_channels * columns(); }
@@ -263,8 +256,8 @@ void Dots<Element>::sum_block(const Buffers& buffers, int64_t index, int64_t gro
       for (int64_t t = 0, count; t < columns(); t += count, ++asked) {
         count = even_part(columns() - t, tiles_->max_dot_taps[rows]);
         const bool asks = in_place_x_ && asked < std::min(ic + 2 * rows, g.x_channels);
-        dot(rows, count)({runs.data(), int64_t(runs.size()), ic * x_pitch, x_pitch, offsets + t, of_group + ic * columns() + t,
-                          columns(), asks ? (asked - ic) * x_pitch : 0});
+        dot_of<Element>(*tiles_, rows, count)({runs.data(), int64_t(runs.size()), ic * x_pitch, x_pitch, offsets + t,
+                                               of_group + ic * columns() + t, columns(), asks ? (asked - ic) * x_pitch : 0});
       }
     }
     for (OuterRun<Element>& run : runs) run.a += g.x_channels * x_pitch, run.b += g.y_channels * y_planes_.size();

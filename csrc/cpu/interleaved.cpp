@@ -276,8 +276,7 @@ void Interleaved<Real>::run(const Buffers& buffers, const Parallel& parallel) co
   }
   load_weights(buffers, parallel);
   Real* bias = layout_.template at<Real>(workspace, bias_part_);
-  std::fill_n(bias, period_ + tiles_->lanes, Real(0));
-  if (buffers.bias) tiles_->widen(p_.type, buffers.bias, bias, channels_);
+  load_bias(*tiles_, p_.type, buffers.bias, channels_, bias);
   for (int64_t c = channels_; c < period_ + tiles_->lanes; ++c) bias[c] = bias[c - channels_];
   parallel.for_each(blocks(), [&](int64_t index, int thread) {
     std::byte* scratch = layout_.thread(workspace, thread);

@@ -127,8 +127,7 @@ void Lines<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   });
   // Times the zeros around a plane an infinity or NaN would spoil what does not read it.
   if (!tiles_->finite(weights, groups * weights_)) return exact_->run(buffers, parallel);
-  std::fill_n(bias, groups, Real(0));
-  if (buffers.bias) tiles_->widen(p_.type, buffers.bias, bias, groups);
+  load_bias(*tiles_, p_.type, buffers.bias, groups, bias);
   parallel.for_each(box_.blocks() * parts_of(p_.geometry.batch * groups, planes_), [&](int64_t item, int thread) {
     run_item(buffers, item, weights, bias, layout_.template at<Real>(layout_.thread(workspace, thread), box_part_));
   });

@@ -151,11 +151,7 @@ void Overlap<In>::run(const Buffers& buffers, const Parallel& parallel) const {
   const Geometry& g = p_.geometry;
   Real* weights = layout_.at<Real>(workspace, weights_part_);
   Real* bias = layout_.at<Real>(workspace, bias_part_);
-  if (buffers.bias) {
-    tiles_->widen(p_.type, buffers.bias, bias, g.groups * columns_);
-  } else {
-    std::fill_n(bias, g.groups * columns_, Real(0));
-  }
+  load_bias(*tiles_, p_.type, buffers.bias, g.groups * columns_, bias);
   parallel.for_each(g.groups * term_taps(), [&](int64_t index, int) {
     const int64_t group = index / term_taps(), k0 = index % term_taps() / term_taps1(), k1 = index % term_taps1();
     const int64_t corner = group * g.x_channels * p_.w.outer + k0 * p_.w.axis[0] + k1 * p_.w.axis[1];

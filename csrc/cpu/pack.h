@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between tensors of any strides and type and what the tiles read and write: positions with contiguous channels, in Real.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "csrc/core/scalar.h"
@@ -31,6 +32,16 @@ struct Operand<bf16> {
   static constexpr int64_t terms = 2;
 };
 
+// The dot tile for runs of such elements: of pairs as they lie, or of reals.
+template <class In>
+auto dot_of(const Tiles<typename Operand<In>::Real>& tiles, int64_t rows, int64_t taps) {
+  if constexpr (Operand<In>::terms == 2) {
+    return tiles.dot_halves[rows][taps];
+  } else {
+    return tiles.dot[rows][taps];
+  }
+}
+
 // A float32 or a float16 as the sum of bf16 parts (Tiles::split), each of them in a plane of its own.
 struct SplitBf16 {
   uint16_t bits;
@@ -56,6 +67,16 @@ void store_box(const Tiles<Real>& tiles, Type type, const Real* rows, int64_t pi
 // The inverse for rows that hold elements of the tensor's type, which are moved as they are.
 template <class Real>
 void move_box(const Tiles<Real>& tiles, Type type, const void* rows, int64_t pitch, void* to, Box box);
+
+// A value for each output channel, zeros where there is no bias.
+template <class Real>
+void load_bias(const Tiles<Real>& tiles, Type type, const void* bias, int64_t channels, Real* to) {
+  if (bias) {
+    tiles.widen(type, bias, to, channels);
+  } else {
+    std::fill_n(to, channels, Real(0));
+  }
+}
 
 // A line of positions as planes: planes[c*pitch + p] = from[p*position_stride + c*channel_stride] for p < count, c < channels.
 template <class Real>

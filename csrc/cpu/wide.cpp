@@ -264,11 +264,7 @@ void Wide<Real>::run(const Buffers& buffers, const Parallel& parallel) const {
   const Geometry& g = p_.geometry;
   Real* weights = layout_.at<Real>(workspace, weights_part_);
   Real* bias = layout_.at<Real>(workspace, bias_part_);
-  if (buffers.bias) {
-    tiles_->widen(p_.type, buffers.bias, bias, g.groups * columns_);
-  } else {
-    std::fill_n(bias, g.groups * columns_, Real(0));
-  }
+  load_bias(*tiles_, p_.type, buffers.bias, g.groups * columns_, bias);
   const int64_t parts = parts_of(depth_, kPacked);
   parallel.for_each(g.groups * row_tiles() * parts, [&](int64_t index, int) {
     const int64_t group = index / parts / row_tiles();
