@@ -11,9 +11,9 @@ constexpr int64_t kLinesBytes = 48 << 10;  // of a product: read at once by the 
 // what they read next, whose channels are then fewer pages (64 to 2 channels, 256x256, k2 s2: 0.83 of the time; 64 to 1,
 // 32x32x32: 0.93).
 constexpr int64_t kBoxBytes = 256 << 10, kUnaskedBoxBytes = 96 << 10;
-// Of input that tiles read in place once for each tap of the middle axis, so that what is read again, and what is asked for, stays
-// near, also where others use the caches (128 to 3 channels, 64x64 to 192x192, k4 s2: 0.3 to 0.9 of the time; 64 to 3, 256x256,
-// k3 s1: 0.3 to 0.7). As a whole, little input is near.
+// Of input that tiles read in place once for each tap of the middle axis, so that what is read again, and what is asked for,
+// stays near, also where others use the caches (128 to 3 channels, 64x64 to 192x192, k4 s2: 0.3 to 0.9 of the time; 64 to 3,
+// 256x256, k3 s1: 0.3 to 0.7). As a whole, little input is near.
 constexpr int64_t kReadAgainBytes = 128 << 10, kNearBytes = 512 << 10;
 constexpr int64_t kLeastLine = 128;  // cells of the innermost axis, of a part of a line
 constexpr int64_t kPage = 4096;

@@ -192,18 +192,31 @@ bool few_planes_pay(const Problem& p, Isa isa) {
   }
 }
 
+// Of x and y that leave the caches, what is multiplied beside each byte that moves is then too little, and along one axis other
+// kernels fill their tiles as well (128 to 16 channels, 40000, k8 s4: 1.4 of the time forward, 1.5 of gradients of weights; 64 to
+// 48, 12000, k16 s8: 1.3 and 1.2; 256 to 16, 96x96, k2 s2: 1.6 of gradients of data; 4 to 20, 128x128, k4 s4: 2.9 forward. Less:
+// 0.9 to 1.)
+bool moving_shows(const Problem& p) {
+  constexpr double kFlopsOfByte = 28;
+  const Geometry& g = p.geometry;
+  const int64_t bytes = (g.x_size() + g.y_size()) * bytes_of(p.type);
+  const bool line = g.x_positions() == g.axis[kAxes - 1].x;
+  return bytes > (p.operation == Operation::conv_transpose ? 8 << 20 : 4 << 20) &&
+         (line || double(g.flops()) < kFlopsOfByte * double(bytes));
+}
+
 // All three, by measurement, of vectors: for few channels other kernels are better, and the longer the stride, the more phases
 // there are to fill tiles with. (21 to 21 channels, 32x32, k16 s8: 0.9 of the time forward, 0.95 and 0.6 backward; 16x16, k64
 // s32: 0.2, 0.7 and 0.4; 20 to 20, 64x64, k8 s4: 0.85, 0.85 and 0.65; k4 s4: 1.1, 1.1 and 0.8. Pairs: 0.65, 0.7 and 0.7; 0.2,
 // 0.45 and 0.5; 0.7, 0.9 and 0.7; 0.65, 0.95 and 0.65. 8 to 8 channels, k8 s8: 0.85, 1.5 and 0.9. Along one axis, 40 to 40, k16
-// s8: 0.9, 1.15 and 0.85.) Gradients of large tensors with few terms for what moves take longer (25 MB, 24 terms: 1.25).
+// s8: 0.9, 1.15 and 0.85.)
 bool planes_pay(const Problem& p, const Request& request) {
-  constexpr int64_t kLeastChannels = 12, kLongStride = 8, kStrideOfTwoTaps = 4, kLargeBytes = 8 << 20, kMostRatio = 8,
-                    kManyResults = 2048, kLeastOfModel = 5;
-  constexpr double kManyTerms = 48;
+  constexpr int64_t kLeastChannels = 12, kLongStride = 8, kStrideOfTwoTaps = 4, kMostRatio = 8, kManyResults = 2048,
+                    kLeastOfModel = 5;
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
   const bool few = std::min(g.x_channels, g.y_channels) < kLeastChannels;
+  if (moving_shows(p)) return false;
   // Of many channels of x that become few, moving x takes longer.
   const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
   if (p.operation == Operation::backward_data && g.y_channels >= kLeastOfModel && !moves_x)
@@ -212,9 +225,6 @@ bool planes_pay(const Problem& p, const Request& request) {
   if (fill_tiles(g.y_channels) || (few && !few_planes_pay(p, request.isa))) return false;
   if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
   if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
-  const double terms = double(g.x_channels * g.w_positions()) / strides_of(g);  // of an element of y
-  const bool large = g.y_size() * bytes_of(p.type) > kLargeBytes;
-  if (p.operation != Operation::conv_transpose && large && terms < kManyTerms) return false;
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
   if (const auto times = wide_times(p, request); times && times->beats(times->fold)) return false;

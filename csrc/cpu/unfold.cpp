@@ -283,6 +283,17 @@ bool product_for_matrices(const Problem& p, Isa isa) {
          g.x_channels >= kManyChannels && row_of(g) <= kMostRowOfChannel * g.x_channels;
 }
 
+// Whether patches of planes pay forward, whose short rows leave tiles empty, and whose results leave the caches where they are
+// many (48 to 4 channels, k8 s8, 128x128: 1.8 of the time; 64 to 4, k16 s16, 48x48: 1.8; 48 to 4, k3 s3, 16x16: 1.6 to 2; 48 to
+// 3, volumes of 24, k4 s4: 1.6; but 512 to 3, k16 s16, 14x14: 0.8; 128 to 3, k4 s4, 7x7: 0.8; 32 to 3, volumes of 4, k4 s4: 0.5).
+bool planes_of_patches_pay(const Problem& p, Isa isa) {
+  constexpr int64_t kLeastRowOfPlanes = 128, kLeastRowOfSmall = 48, kMostBytes = 4 << 20;
+  const Geometry& g = p.geometry;
+  if (matrices_multiply_pairs(p.type, isa)) return true;
+  const int64_t least = g.x_positions() > kSmallPlane ? kLeastRowOfPlanes : kLeastRowOfSmall;
+  return row_of(g) >= least && row_of(g) * g.x_positions() * bytes_of(p.type) <= kMostBytes;
+}
+
 // Gradients of weights with vectors of 8, by measurement of 631 layers of few channels, most of these left to `outer`: one
 // product of all taps pays in planes of few channels of y and many weights (25 layers: 0.71 of the time; 12 to 2 channels, k16
 // s8, 20x20: 0.47; 128 to 4, k5 s3 d2, 8x8: 1.54; but 56 to 1, k9 s3, 120x120: 1.24), and of more beside many of x, where
@@ -340,8 +351,9 @@ std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
   const bool of_pairs = vectors_multiply_pairs(p.type, request.isa) && p.operation == Operation::backward_data &&
                         g.y_channels <= kMostOfPairs && g.x_channels >= kLeastOfPairs &&
                         g.x_channels * g.y_channels < kManyInputsOfPairs && g.axis[kAxes - 1].dilation == 1;
-  const bool of_patches = p.operation == Operation::conv_transpose ? row_of(g) >= kLeastRow
-                                                                   : !one_by_one && (row_of(g) >= kLeastRow || p.x.channel == 1);
+  const bool of_patches = p.operation == Operation::conv_transpose
+                              ? row_of(g) >= kLeastRow && (p.x.channel == 1 || planes_of_patches_pay(p, request.isa))
+                              : !one_by_one && (row_of(g) >= kLeastRow || p.x.channel == 1);
   const bool worth_it = of_pairs || (patches ? of_patches : short_rows || matrices);
   const bool suits = (few && worth_it && !positions_suit(p, request.isa)) || product_for_short_vectors(p, request.isa);
   return suits || request.by_name ? std::make_shared<Unfold>(p, request) : nullptr;
