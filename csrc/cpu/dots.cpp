@@ -387,6 +387,19 @@ bool halves_pay(const Geometry& g) {
   return g.axis[kAxes - 1].x >= kLineOfPairs && std::min(g.x_channels, g.y_channels) <= kFewChannels;
 }
 
+// Whether planes of y have so many phases, each of few positions of few channels, that bringing them takes longer than all that
+// is multiplied, which `reorder` and `outer` do faster (3 to 3 channels, 24x24, k16 s16: 2 to 3; 2 to 8, 48x48, k16 s8: 3; 4 to
+// 8, volumes of 16, k8 s4: 2.7; 6 to 8, 96x96, k4 s4: 1.5 to 2; pairs of 6 to 5, k32 s16: 4, of 4 to 4: 0.6).
+bool many_phases(const Problem& p, bool pairs) {
+  constexpr double kManyPhases = 64;
+  constexpr int64_t kLongRow = 40, kLeastOfRow = 6;  // of channels and taps, where each y meets one
+  constexpr int64_t kLeastOfPairs = 5;
+  const Geometry& g = p.geometry;
+  if (g.y_positions() == g.axis[kAxes - 1].y || p.y.channel == 1) return false;
+  if (strides_of(g) >= kManyPhases) return !pairs || g.y_channels >= kLeastOfPairs;
+  return !pairs && taps_met(g) == 1 && g.y_channels >= kLeastOfRow && g.y_channels * g.w_positions() > kLongRow;
+}
+
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const Geometry& g = p.geometry;
   if (p.operation != Operation::backward_weights || g.x_size() == 0 || g.y_size() == 0 || g.w_size() == 0) return nullptr;
@@ -397,7 +410,8 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   const bool few = isa < Isa::avx512 ? few_channels_of_short_vectors(p, lanes, planes)
                                      : few_channels(g, lanes, planes) || (pairs && few_inputs_of_pairs(g));
   const bool few_weights = pairs && pairs_are_fast() && few_weights_of_pairs(g, planes);
-  const bool suits = few_weights || (few && many_columns(g, lanes, planes)) || narrow_groups(g, lanes, planes);
+  const bool suits =
+      few_weights || (few && many_columns(g, lanes, planes) && !many_phases(p, pairs)) || narrow_groups(g, lanes, planes);
   if (!few_pairs && !suits && !positions_suit(p, request.isa) && !request.by_name) return nullptr;
   if (pairs) {
     if (p.type != Type::bf16 || !(request.by_name || pairs_are_fast() || halves_pay(g))) return nullptr;

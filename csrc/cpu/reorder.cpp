@@ -171,6 +171,16 @@ bool weights_alone_pay(const Problem& p, const Request& request) {
   return !one_product && !few && !stays_native(p, request);
 }
 
+// Gradients of weights of planes that are mostly gathered by phases elsewhere, so that moving them is little (2 to 8 channels,
+// k16 s8, 48x48: 0.3 of the time; 6 to 5, k32 s16: 0.33; 12 to 4, 64x64, k16 s16: 0.4; 8 to 2, 256x256, k8 s8: 0.75).
+bool of_many_phases(const Problem& p) {
+  constexpr int64_t kLongStride = 8, kMostPairs = 64;
+  const Geometry& g = p.geometry;
+  return p.operation == Operation::backward_weights && g.x_channels * g.y_channels <= kMostPairs &&
+         (bytes_of(p.type) >= 4 || g.y_channels > 2) && g.axis[kAxes - 1].stride >= kLongStride &&
+         g.y_positions() > g.axis[kAxes - 1].y;
+}
+
 // All three, where channels on one side are so few that they leave tiles empty which phases fill, the more the longer the stride.
 // (24 to 8 channels, 14x14, k16 s8: 0.4 of the time forward, 0.7 and 0.5 backward; 128 to 4, k8 s4: 0.55, 0.65 and 0.6; 16 to 10,
 // 40x40, k6 s3: 0.65 forward; but 32 to 3, 14x14, k8 s4: 1.1, 0.6 and 0.4, 12 to 16, 28x28, k4 s4: 0.85, 1.15.)
@@ -178,7 +188,8 @@ bool few_planes_pay(const Problem& p, Isa isa) {
   constexpr int64_t kLongStride = 4, kLeastResults = 16, kLeastOfShort = 8, kMostSummed = 8, kLeastInputs = 12, kFew = 6;
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
-  if (std::min(g.x_channels, g.y_channels) < 3 || matrices_multiply_pairs(p.type, isa)) return false;
+  const int64_t fewest = std::min(g.x_channels, g.y_channels);
+  if (fewest < (of_many_phases(p) ? 2 : 3) || matrices_multiply_pairs(p.type, isa)) return false;
   switch (p.operation) {
     case Operation::conv_transpose:
       return g.y_channels > 3 && (g.y_channels >= kFew || g.x_channels > kLeastInputs) &&
@@ -216,7 +227,7 @@ bool planes_pay(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
   const bool few = std::min(g.x_channels, g.y_channels) < kLeastChannels;
-  if (moving_shows(p)) return false;
+  if (!of_many_phases(p) && moving_shows(p)) return false;
   // Of many channels of x that become few, moving x takes longer.
   const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
   if (p.operation == Operation::backward_data && g.y_channels >= kLeastOfModel && !moves_x)
