@@ -4,6 +4,7 @@
 // of a few runs: the channels of neighbouring taps of a line follow each other in the input, and so they do in the weights, which
 // are brought into that order. No lane is empty, however few the results are, and nothing is multiplied by a border.
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -423,18 +424,22 @@ bool pays_for_data(const Problem& p, Isa isa) {
 }
 
 // The same for 2 to 12 output channels of as many layers, where x is read in place and planes are not mostly borders, in which
-// few cells have their taps in common. (512 to 3 channels, k4 s2, 32x32: 0.84 of the time; 320 to 10, k3 s1, 8 lines of 100:
-// 0.75; 320 to 6, k10 s1, 16x16: 1.5. Shorter sums pay in some large planes: 128 to 3, k4 s2, 128x128, 0.5.)
-bool pays_forward(const Problem& p) {
-  constexpr int64_t kLeastSum = 768, kLongRun = 128, kLeastPositions = 256, kMostOutputs = 12, kCellsOfTap = 4;
+// few cells have their taps in common, nor phases fill tiles as channels. (512 to 3 channels, k4 s2, 32x32: 0.84 of the time; 320
+// to 10, k3 s1, 8 lines of 100: 0.75; 256 to 2, 12000, k4 s2: 0.55; 320 to 6, k10 s1, 16x16: 1.5; 96 to 8, 48x48, k6 s2: 1.7.)
+bool pays_forward(const Problem& p, bool pairs) {
+  constexpr int64_t kLeastPositions = 256, kMostOutputs = 12, kCellsOfTap = 4;
+  constexpr double kLeastSum = 768, kLeastSumOfLong = 480, kLongSum = 1025, kLongRun = 128, kVeryLongRun = 384;
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
   if (g.groups > 1 || p.x.channel != 1 || g.y_channels < 2 || g.y_channels > kMostOutputs) return false;
   for (const Axis& a : g.axis)
     if (a.w > 1 && kCellsOfTap * a.w > a.x * a.stride) return false;
   const double run = double(line.dilation == 1 ? g.x_channels * line.w : g.x_channels) / double(line.stride);
-  return double(g.x_channels * g.w_positions()) >= kLeastSum * strides_of(g) && run >= kLongRun &&
-         g.batch * g.x_positions() >= kLeastPositions;
+  const double sum = double(g.x_channels * g.w_positions()) / strides_of(g);
+  const int64_t phases = std::gcd(std::gcd(line.stride, line.offset), line.w);
+  const bool folds = phases > 1 && sum < kLongSum && g.y_channels * phases >= kMaxLanes;
+  const double least = !pairs && line.w > line.stride && run >= kVeryLongRun ? kLeastSumOfLong : kLeastSum;
+  return !folds && sum >= least && run >= kLongRun && g.batch * g.x_positions() >= kLeastPositions;
 }
 
 // With the longest vectors that there are, unless matrix registers multiply.
@@ -442,7 +447,7 @@ bool takes(const Problem& p, Isa isa, const Request& request) {
   const Isa longest = std::min(request.isa, Isa::avx512);
   const bool of_pairs = p.type == Type::bf16 && request.isa >= Isa::avx512_bf16 && pairs_are_fast();
   if (isa != (of_pairs ? Isa::avx512_bf16 : longest) || gather_takes_matrices(p, request)) return false;
-  return p.operation == Operation::backward_data ? pays_for_data(p, isa) : pays_forward(p);
+  return p.operation == Operation::backward_data ? pays_for_data(p, isa) : pays_forward(p, isa == Isa::avx512_bf16);
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {

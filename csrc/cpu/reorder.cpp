@@ -181,6 +181,18 @@ bool of_many_phases(const Problem& p) {
          g.y_positions() > g.axis[kAxes - 1].y;
 }
 
+// Results of few planes forward that others scatter by so many phases, of which the model of times knows too little, while both
+// tensors stay near (24 to 4 channels, 32x32, k48 s16: 0.5 of the time; 4 to 16, volumes of 8, k4 s4: 0.5; 32 to 16, 16x16, k8
+// s8: 0.5; 2 to 8, 48x48, k16 s8: 0.6; but 6 to 6, 32x32, k16 s16, 13 MB: 2.9).
+bool scattered_by_phases(const Problem& p, Isa isa) {
+  constexpr double kManyPhases = 64;
+  constexpr int64_t kNearBytes = 6 << 20, kLeastResults = 4;
+  const Geometry& g = p.geometry;
+  if (isa < Isa::avx512 || matrices_multiply_pairs(p.type, isa)) return false;
+  return p.operation == Operation::conv_transpose && strides_of(g) >= kManyPhases && g.y_positions() > g.axis[kAxes - 1].y &&
+         g.y_channels >= kLeastResults && (g.x_size() + g.y_size()) * bytes_of(p.type) <= kNearBytes;
+}
+
 // All three, where channels on one side are so few that they leave tiles empty which phases fill, the more the longer the stride.
 // (24 to 8 channels, 14x14, k16 s8: 0.4 of the time forward, 0.7 and 0.5 backward; 128 to 4, k8 s4: 0.55, 0.65 and 0.6; 16 to 10,
 // 40x40, k6 s3: 0.65 forward; but 32 to 3, 14x14, k8 s4: 1.1, 0.6 and 0.4, 12 to 16, 28x28, k4 s4: 0.85, 1.15.)
@@ -233,11 +245,12 @@ bool planes_pay(const Problem& p, const Request& request) {
   if (p.operation == Operation::backward_data && g.y_channels >= kLeastOfModel && !moves_x)
     if (const auto times = wide_times(p, request))
       return times->fold < std::min(times->gather, times->wide) && !stays_native(p, request);
-  if (fill_tiles(g.y_channels) || (few && !few_planes_pay(p, request.isa))) return false;
+  if (fill_tiles(g.y_channels) || (few && !few_planes_pay(p, request.isa) && !scattered_by_phases(p, request.isa))) return false;
   if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
   if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
+  if (scattered_by_phases(p, request.isa)) return true;
   if (const auto times = wide_times(p, request); times && times->beats(times->fold)) return false;
   return few || vectors_multiply_pairs(p.type, request.isa) || line.stride >= kLongStride ||
          (line.stride >= kStrideOfTwoTaps && line.w / 2 >= line.stride);

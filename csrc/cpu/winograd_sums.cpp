@@ -10,11 +10,13 @@
 // cache. The sums of a unit stay there too. Blocks are cut by the shape alone, so that the bits of a sum depend on nothing else.
 #include <algorithm>
 #include <atomic>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/scratch.h"
+#include "csrc/cpu/upcoming.h"
 #include "csrc/cpu/weight_sums.h"
 #include "csrc/cpu/winograd_gate.h"
 #include "csrc/cpu/winograd_tiles.h"
@@ -87,7 +89,9 @@ class WinogradSums final : public Plan, private WeightSums<float> {
   // Of phases of one class.
   bool transform(const Buffers& buffers, const RowView<float>& x, const RowView<float>& y, const TileBlock& block,
                  const Unit& unit, Range phases, std::byte* scratch) const;
-  void add_products(const TileBlock& block, const Unit& unit, Range phases, bool add, std::byte* scratch) const;
+  void add_products(const TileBlock& block, const Unit& unit, Range phases, bool add, std::byte* scratch,
+                    std::span<Upcoming> next) const;
+  Upcoming upcoming(const Side& side, const Buffers& buffers, int64_t block, const Unit& unit) const;
   bool sum_unit(const Buffers& buffers, const Unit& unit, float* sums, std::byte* scratch) const;
   bool in_place() const { return parts_ == 1 && fit_result(); }  // the sums are the result
 
@@ -307,7 +311,26 @@ bool WinogradSums::transform(const Buffers& buffers, const RowView<float>& x, co
   return std::all_of(check, check + lanes(), [](float v) { return v == 0; });
 }
 
-void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases, bool add, std::byte* scratch) const {
+// What the next block of a unit reads of a side, asked for while the products of one are computed (64 to 32 channels, channels
+// side by side, 64x64, k4 s2: 0.83 of the time, 200x200: 0.76; in planes 0.98 and 0.89). A box of all of a tensor is in cache.
+Upcoming WinogradSums::upcoming(const Side& side, const Buffers& buffers, int64_t index, const Unit& u) const {
+  const bool of_x = &side == &x_, few_phases = 2 * u.phase.size() < phases();  // which read little of y
+  if (index == u.block.end || (!side.in_place && side.boxed_at_once) || (!of_x && few_phases)) return Upcoming();
+  const TileBlock b = grid_.take_block(index, p_.geometry.batch, block_);
+  const Region at = of_x ? grid_.positions_read(b) : grid_.positions_written(b);
+  const Range c = channels(side, u);
+  Patch patch{b.sample, {u.group * side.channels + c.begin, u.group * side.channels + c.end}, {}};
+  for (int a = 0; a < kAxes; ++a) {
+    const Axis& axis = p_.geometry.axis[a];
+    patch.axis[a] = {std::max<int64_t>(at.begin[a], 0), std::min(at.end[a], of_x ? axis.x : axis.y)};
+  }
+  Upcoming next((points_before(u.phase.end) - points_before(u.phase.begin)) * u.panel.size());
+  next.reads(p_.type, of_x ? buffers.x : buffers.y, of_x ? p_.x : p_.y, patch);
+  return next;
+}
+
+void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases, bool add, std::byte* scratch,
+                                std::span<Upcoming> next) const {
   const WinogradTiles& c = classes_[phases_[size_t(phases.begin)].of_class];
   const int64_t of_panel = u.m.size() * width();
   const float* x = layout_.at<float>(scratch, x_.transformed);
@@ -324,8 +347,10 @@ void WinogradSums::add_products(const TileBlock& b, const Unit& u, Range phases,
       OuterTile<float> tile{&run, 1, 0, 0, x_.pitch, y_.pitch, nullptr, 0, 0};
       if (swapped_) std::swap(run.a, run.b), std::swap(tile.a_pitch, tile.b_pitch);
       tile.add = add || first > 0, tile.terms = even_part(run.count, terms_of_chain(c.axes));
-      for (int64_t panel = 0; panel < u.panel.size(); ++panel, tile.b_offset += width())
+      for (int64_t panel = 0; panel < u.panel.size(); ++panel, tile.b_offset += width()) {
+        for (Upcoming& side : next) side.step();
         sum_panel({0, u.m.size()}, u.panel.begin + panel, to + panel * of_panel, width(), tile, true);
+      }
     }
   };
   for (int64_t point = 0; point < c.points; ++point)
@@ -340,11 +365,12 @@ bool WinogradSums::sum_unit(const Buffers& buffers, const Unit& u, float* sums, 
     int64_t index = block;
     const TileBlock b = grid_.take_block(index, p_.geometry.batch, block_);
     const RowView<float> x = load(x_, buffers, b, u, scratch), y = load(y_, buffers, b, u, scratch);
+    Upcoming next[] = {upcoming(x_, buffers, block + 1, u), upcoming(y_, buffers, block + 1, u)};
     for (Range some{u.phase.begin, 0}; some.begin < u.phase.end; some.begin = some.end) {
       for (some.end = some.begin; some.end < u.phase.end && class_of(some.end) == class_of(some.begin);) ++some.end;
       const TileBlock covered = classes_[class_of(some.begin)].cover(b, grid_);
       if (!transform(buffers, x, y, covered, u, some, scratch)) return false;
-      add_products(covered, u, some, block > u.block.begin, scratch);
+      add_products(covered, u, some, block > u.block.begin, scratch, next);
     }
   }
   const float* products = layout_.at<float>(scratch, products_part_);
