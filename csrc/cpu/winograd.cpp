@@ -222,7 +222,7 @@ void Winograd::run(const Buffers& buffers, const Parallel& parallel) const {
   if (finite) {
     parallel.for_each(items(), [&](int64_t index, int thread) {
       std::byte* scratch = layout_.thread(workspace, thread);
-      weights ? run_block(buffers, block(index), weights, scratch, finite) : run_in_turn(buffers, block(index), scratch, finite);
+      weights ? run_block(buffers, index, weights, scratch, finite) : run_in_turn(buffers, block(index), scratch, finite);
     });
   }
   if (finite) return;

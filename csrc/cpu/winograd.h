@@ -49,6 +49,7 @@ class Winograd final : public Plan {
     float* input;     // transformed: [segment][point][tile][c], points rows_of_point apart
     float* products;  // [point][tile][n], likewise
     bool add;         // to the results of other classes
+    Upcoming* ahead;  // input of the next block
 
     const Coordinates& phase() const { return of.first_taps[size_t(index * of.segments)]; }
   };
@@ -75,12 +76,13 @@ class Winograd final : public Plan {
   void multiply(const Buffers& buffers, const Pass& pass, const PassWeights& weights, const float* bias, std::byte* scratch,
                 Upcoming& next) const;
   Upcoming results_ahead(const Pass& pass) const;
+  Upcoming input_ahead(const Buffers& buffers, int64_t index, const Block& block) const;
   Upcoming weights_ahead(const Buffers& buffers, const Block& block, int64_t panel, Range channels, const Pass& pass) const;
   int64_t steps(const Pass& pass) const;
   void fill_unreached(const Block& block, const Pass& pass, const float* bias) const;
   void store_results(const Pass& pass, std::byte* scratch) const;
   void store_output(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch) const;
-  void run_block(const Buffers& buffers, const Block& block, const float* weights, std::byte* scratch,
+  void run_block(const Buffers& buffers, int64_t index, const float* weights, std::byte* scratch,
                  std::atomic<bool>& finite) const;
   void run_pass(const Buffers& buffers, Pass& pass, const float* weights, const float* bias, std::byte* scratch) const;
   void run_in_turn(const Buffers& buffers, const Block& block, std::byte* scratch, std::atomic<bool>& finite) const;

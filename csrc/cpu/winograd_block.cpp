@@ -11,8 +11,10 @@
 
 namespace torch_ext::cpu {
 
-void Winograd::run_block(const Buffers& buffers, const Block& b, const float* weights, std::byte* scratch,
+void Winograd::run_block(const Buffers& buffers, int64_t index, const float* weights, std::byte* scratch,
                          std::atomic<bool>& finite) const {
+  const Block b = block(index);
+  Upcoming ahead = input_ahead(buffers, index + 1, b);
   const float* bias = layout_.at<float>(static_cast<std::byte*>(buffers.workspace), bias_part_) + b.group * panels_ * width_;
   const Range channels{0, depth_};
   const RowView<float> in = load_input(buffers, b, channels, scratch);
@@ -23,7 +25,7 @@ void Winograd::run_block(const Buffers& buffers, const Block& b, const float* we
     float* input = layout_.at<float>(scratch, input_part_);
     for (size_t k = first; k < (keeps_inputs() ? classes_.size() : first + 1); ++k) {
       const WinogradTiles& c = classes_[k];
-      passes.push_back({c, c.cover(b, grid_), in, channels, 0, 0, nullptr, {}, 0, input, products, !forward_ && k > 0});
+      passes.push_back({c, c.cover(b, grid_), in, channels, 0, 0, nullptr, {}, 0, input, products, !forward_ && k > 0, &ahead});
       if (!transform_input(buffers, passes.back())) {
         finite = false;
         return;
@@ -60,7 +62,7 @@ void Winograd::run_in_turn(const Buffers& buffers, const Block& b, std::byte* sc
   float* weights = layout_.at<float>(scratch, chunk_part_);
   const WinogradTiles& c = classes_[0];
   const Slice slice = slice_of(c);
-  Pass pass{c, b, {}, {0, 0}, 0, 0, nullptr, {}, 0, layout_.at<float>(scratch, input_part_), nullptr, false};
+  Pass pass{c, b, {}, {0, 0}, 0, 0, nullptr, {}, 0, layout_.at<float>(scratch, input_part_), nullptr, false, nullptr};
   const int64_t of_index = c.points * rows_of_point(b) * width_;
   const auto set_products = [&](int64_t panel) {
     pass.products = layout_.at<float>(scratch, products_part_) + ((panel - b.first_panel) * results(c) + pass.index) * of_index;
@@ -195,6 +197,7 @@ void Winograd::multiply(const Buffers& buffers, const Pass& pass, const PassWeig
           const int64_t height = (tiles - done) / (count - i);
           tile.next = i + 1 < count ? height : 0;
           next.step();
+          if (pass.ahead) pass.ahead->step();
           tiles_->gather_chains[pass.vectors][height](tile);
           tile.rows += height, tile.out += height, done += height;
           tile.soon += share;
@@ -222,6 +225,28 @@ Upcoming Winograd::results_ahead(const Pass& pass) const {
   Upcoming ahead(steps(pass));
   ahead.writes(p_.type, origin, strides, patch);
   return ahead;
+}
+
+// What the next block reads in place (64 to 32 channels, 8192 positions, k4 s2: 0.84 of the time, gradients of data 0.7; 16
+// groups of 8 channels, k4 s2: 0.92 and 0.72). Boxes, whose lines are longer, gain nothing.
+Upcoming Winograd::input_ahead(const Buffers& buffers, int64_t index, const Block& of) const {
+  if (!in_place_input_ || index >= items()) return Upcoming();
+  const Block b = block(index);
+  if (b.first_panel != of.first_panel) return Upcoming();
+  const Region at = grid_.positions_read(b);
+  Patch patch{b.sample, {b.group * depth_, (b.group + 1) * depth_}, {}};
+  for (int a = 0; a < kAxes; ++a)
+    patch.axis[a] = {std::max<int64_t>(at.begin[a], 0),
+                     std::min(at.end[a], forward_ ? p_.geometry.axis[a].x : p_.geometry.axis[a].y)};
+  int64_t steps = 0;
+  for (const WinogradTiles& c : classes_) {
+    const Slice slice = slice_of(c);
+    steps += c.points * results(c) * parts_of(summed(c), slice.segments) * parts_of(depth_, slice.channels) *
+             parts_of(c.cover(of, grid_).tiles(), tiles_->max_chain_rows[weights_.vectors_of(of.first_panel)]);
+  }
+  Upcoming next(steps * (of.last_panel - of.first_panel));
+  next.reads(p_.type, forward_ ? buffers.x : buffers.y, in_, patch);
+  return next;
 }
 
 // Some channels of a panel.
