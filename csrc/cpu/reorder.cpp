@@ -186,7 +186,7 @@ bool of_many_phases(const Problem& p) {
 // s8: 0.5; 2 to 8, 48x48, k16 s8: 0.6; but 6 to 6, 32x32, k16 s16, 13 MB: 2.9).
 bool scattered_by_phases(const Problem& p, Isa isa) {
   constexpr double kManyPhases = 64;
-  constexpr int64_t kNearBytes = 6 << 20, kLeastResults = 4;
+  constexpr int64_t kNearBytes = 5 << 20, kLeastResults = 4;
   const Geometry& g = p.geometry;
   if (isa < Isa::avx512 || matrices_multiply_pairs(p.type, isa)) return false;
   return p.operation == Operation::conv_transpose && strides_of(g) >= kManyPhases && g.y_positions() > g.axis[kAxes - 1].y &&
