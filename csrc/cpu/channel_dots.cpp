@@ -385,14 +385,6 @@ void ChannelDots<Element>::sum_runs(std::span<const OuterRun<Element>> runs, con
   }
 }
 
-// What a result takes, in lanes of multiply-adds: those of its runs, which are whole vectors, and what each run and each result
-// take besides.
-constexpr double kOfRun = 8, kOfResult = 100;
-constexpr int64_t kLeastRun = 24;
-
-// By measurement of 260 layers of 1 to 40 input channels of a group, of four types and with 8 lanes: 0.77 of their time (2 to 160
-// channels, k16 s4, 10x10: 0.2; 3 to 96, k5 s1, 20x20: 0.6; 8 to 512, k2 s2: 0.45; 20 to 192, k5 s1: 0.85; but 4 to 16 of 2
-// groups, k10 s2 d2, runs of 8 channels: 2.9; 5 to 20, k3 s1: 1.4; 56 to 512 of 2 groups, k12 s8, 16 positions: 2.8).
 // Planes of few channels of x and y, of so many phases that all other kernels mostly gather and scatter, where a line's taps lie
 // side by side once they are in a box (8 to 6 channels, volumes of 16, k4 s4: 0.4 of the time; 3 to 5, k6 s3: 0.33; 8 to 3,
 // 48x48, k32 s16: 0.45; 12 to 4, 64x64, k16 s16: 0.7; but 12 to 4, 48x48, k5 s5: 1.2, and along one axis 1.5 to 3).
@@ -405,6 +397,14 @@ bool few_planes(const Problem& p) {
   return strides_of(g) >= least;
 }
 
+// What a result takes, in lanes of multiply-adds: those of its runs, which are whole vectors, and what each run and each result
+// take besides.
+constexpr double kOfRun = 8, kOfResult = 100;
+constexpr int64_t kLeastRun = 24;
+
+// By measurement of 260 layers of 1 to 40 input channels of a group, of four types and with 8 lanes: 0.77 of their time (2 to 160
+// channels, k16 s4, 10x10: 0.2; 3 to 96, k5 s1, 20x20: 0.6; 8 to 512, k2 s2: 0.45; 20 to 192, k5 s1: 0.85; but 4 to 16 of 2
+// groups, k10 s2 d2, runs of 8 channels: 2.9; 5 to 20, k3 s1: 1.4; 56 to 512 of 2 groups, k12 s8, 16 positions: 2.8).
 bool pays_for_data(const Problem& p, Isa isa) {
   constexpr int64_t kFewInputs = 5, kLongSum = 1280;  // beside which lanes along positions pay without a stride
   constexpr int64_t kWeightsOfPosition = 8192;        // more are packed for longer than they are multiplied

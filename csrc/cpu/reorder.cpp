@@ -171,8 +171,9 @@ bool weights_alone_pay(const Problem& p, const Request& request) {
   return !one_product && !few && !stays_native(p, request);
 }
 
-// Gradients of weights of planes that are mostly gathered by phases elsewhere, so that moving them is little (2 to 8 channels,
-// k16 s8, 48x48: 0.3 of the time; 6 to 5, k32 s16: 0.33; 12 to 4, 64x64, k16 s16: 0.4; 8 to 2, 256x256, k8 s8: 0.75).
+// Gradients of weights of few planes that are mostly gathered by phases elsewhere, so that moving them is little (2 to 8
+// channels, k16 s8, 48x48: 0.3 of the time; 6 to 5, k32 s16: 0.35; 12 to 4, 64x64, k16 s16: 0.4; 8 to 2, 256x256, k8 s8: 0.75;
+// but 16 to 12, 64x64, k8 s8: 1.4, and two channels of 16 bits, which move one by one, 1.5 to 2).
 bool of_many_phases(const Problem& p) {
   constexpr int64_t kLongStride = 8, kMostPairs = 64;
   const Geometry& g = p.geometry;
@@ -182,8 +183,8 @@ bool of_many_phases(const Problem& p) {
 }
 
 // Results of few planes forward that others scatter by so many phases, of which the model of times knows too little, while both
-// tensors stay near (24 to 4 channels, 32x32, k48 s16: 0.5 of the time; 4 to 16, volumes of 8, k4 s4: 0.5; 32 to 16, 16x16, k8
-// s8: 0.5; 2 to 8, 48x48, k16 s8: 0.6; but 6 to 6, 32x32, k16 s16, 13 MB: 2.9).
+// tensors stay near (24 to 4 channels, 32x32, k48 s16: 0.6 of the time; 4 to 16, volumes of 8, k4 s4: 0.5; 2 to 8, 48x48, k16 s8:
+// 0.6; but 6 to 6, 32x32, k16 s16, 13 MB: 2.9; 21 to 21, 32x32, k16 s8, 6 MB: 1.2; and with 8 lanes 0.7 to 1.8).
 bool scattered_by_phases(const Problem& p, Isa isa) {
   constexpr double kManyPhases = 64;
   constexpr int64_t kNearBytes = 5 << 20, kLeastResults = 4;
@@ -245,12 +246,13 @@ bool planes_pay(const Problem& p, const Request& request) {
   if (p.operation == Operation::backward_data && g.y_channels >= kLeastOfModel && !moves_x)
     if (const auto times = wide_times(p, request))
       return times->fold < std::min(times->gather, times->wide) && !stays_native(p, request);
-  if (fill_tiles(g.y_channels) || (few && !few_planes_pay(p, request.isa) && !scattered_by_phases(p, request.isa))) return false;
+  const bool scattered = scattered_by_phases(p, request.isa);
+  if (fill_tiles(g.y_channels) || (few && !scattered && !few_planes_pay(p, request.isa))) return false;
   if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
   if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
-  if (scattered_by_phases(p, request.isa)) return true;
+  if (scattered) return true;
   if (const auto times = wide_times(p, request); times && times->beats(times->fold)) return false;
   return few || vectors_multiply_pairs(p.type, request.isa) || line.stride >= kLongStride ||
          (line.stride >= kStrideOfTwoTaps && line.w / 2 >= line.stride);
