@@ -220,12 +220,15 @@ bool few_planes_pay(const Problem& p, Isa isa) {
 // kernels fill their tiles as well (128 to 16 channels, 40000, k8 s4: 1.4 of the time forward, 1.5 of gradients of weights; 64 to
 // 48, 12000, k16 s8: 1.3 and 1.2; 256 to 16, 96x96, k2 s2: 1.6 of gradients of data; 4 to 20, 128x128, k4 s4: 2.9 forward. Less:
 // 0.9 to 1.)
-bool moving_shows(const Problem& p) {
+bool moving_shows(const Problem& p, Isa isa) {
+  constexpr int64_t kLargeBytes = 4 << 20, kVeryLargeBytes = 8 << 20;
   constexpr double kFlopsOfByte = 28;
   const Geometry& g = p.geometry;
   const int64_t bytes = (g.x_size() + g.y_size()) * bytes_of(p.type);
-  const bool line = g.x_positions() == g.axis[kAxes - 1].x;
-  return bytes > (p.operation == Operation::conv_transpose ? 8 << 20 : 4 << 20) &&
+  const bool forward = p.operation == Operation::conv_transpose, matrices = matrices_multiply_pairs(p.type, isa);
+  if (matrices && forward) return false;  // not tried
+  const bool line = !matrices && g.x_positions() == g.axis[kAxes - 1].x;
+  return bytes > (matrices || forward ? kVeryLargeBytes : kLargeBytes) &&
          (line || double(g.flops()) < kFlopsOfByte * double(bytes));
 }
 
@@ -240,7 +243,7 @@ bool planes_pay(const Problem& p, const Request& request) {
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
   const bool few = std::min(g.x_channels, g.y_channels) < kLeastChannels;
-  if (!of_many_phases(p) && moving_shows(p)) return false;
+  if (!of_many_phases(p) && moving_shows(p, request.isa)) return false;
   // Of many channels of x that become few, moving x takes longer.
   const bool moves_x = g.x_channels > kMostRatio * g.y_channels && g.batch * g.y_positions() < kManyResults;
   if (p.operation == Operation::backward_data && g.y_channels >= kLeastOfModel && !moves_x)
