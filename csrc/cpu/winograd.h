@@ -49,7 +49,7 @@ class Winograd final : public Plan {
     float* input;     // transformed: [segment][point][tile][c], points rows_of_point apart
     float* products;  // [point][tile][n], likewise
     bool add;         // to the results of other classes
-    Upcoming* ahead;  // input of the next block
+    Upcoming* ahead;  // input of the next block, or null
 
     const Coordinates& phase() const { return of.first_taps[size_t(index * of.segments)]; }
   };
@@ -78,7 +78,8 @@ class Winograd final : public Plan {
   Upcoming results_ahead(const Pass& pass) const;
   Upcoming input_ahead(const Buffers& buffers, int64_t index, const Block& block) const;
   Upcoming weights_ahead(const Buffers& buffers, const Block& block, int64_t panel, Range channels, const Pass& pass) const;
-  int64_t steps(const Pass& pass) const;
+  int64_t steps(const Pass& pass) const { return steps(pass.of, pass.tiles, pass.channels.size(), pass.vectors); }
+  int64_t steps(const WinogradTiles& of, const TileBlock& tiles, int64_t channels, int64_t vectors) const;
   void fill_unreached(const Block& block, const Pass& pass, const float* bias) const;
   void store_results(const Pass& pass, std::byte* scratch) const;
   void store_output(const Buffers& buffers, const Block& block, int64_t panel, std::byte* scratch) const;

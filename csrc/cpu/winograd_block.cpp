@@ -233,19 +233,12 @@ Upcoming Winograd::input_ahead(const Buffers& buffers, int64_t index, const Bloc
   if (!in_place_input_ || index >= items()) return Upcoming();
   const Block b = block(index);
   if (b.first_panel != of.first_panel) return Upcoming();
-  const Region at = grid_.positions_read(b);
-  Patch patch{b.sample, {b.group * depth_, (b.group + 1) * depth_}, {}};
-  for (int a = 0; a < kAxes; ++a)
-    patch.axis[a] = {std::max<int64_t>(at.begin[a], 0),
-                     std::min(at.end[a], forward_ ? p_.geometry.axis[a].x : p_.geometry.axis[a].y)};
-  int64_t steps = 0;
-  for (const WinogradTiles& c : classes_) {
-    const Slice slice = slice_of(c);
-    steps += c.points * results(c) * parts_of(summed(c), slice.segments) * parts_of(depth_, slice.channels) *
-             parts_of(c.cover(of, grid_).tiles(), tiles_->max_chain_rows[weights_.vectors_of(of.first_panel)]);
-  }
-  Upcoming next(steps * (of.last_panel - of.first_panel));
-  next.reads(p_.type, forward_ ? buffers.x : buffers.y, in_, patch);
+  int64_t count = 0;
+  for (const WinogradTiles& c : classes_)
+    count += results(c) * steps(c, c.cover(of, grid_), depth_, weights_.vectors_of(of.first_panel));
+  Upcoming next(count * (of.last_panel - of.first_panel));
+  next.reads(p_.type, forward_ ? buffers.x : buffers.y, in_,
+             grid_.patch(b, {b.group * depth_, (b.group + 1) * depth_}, grid_.positions_read(b)));
   return next;
 }
 
@@ -255,10 +248,10 @@ Upcoming Winograd::weights_ahead(const Buffers& buffers, const Block& b, int64_t
 }
 
 // Register tiles of a pass.
-int64_t Winograd::steps(const Pass& pass) const {
-  const Slice slice = slice_of(pass.of);
-  return pass.of.points * parts_of(summed(pass.of), slice.segments) * parts_of(pass.channels.size(), slice.channels) *
-         parts_of(pass.tiles.tiles(), tiles_->max_chain_rows[pass.vectors]);
+int64_t Winograd::steps(const WinogradTiles& of, const TileBlock& tiles, int64_t channels, int64_t vectors) const {
+  const Slice slice = slice_of(of);
+  return of.points * parts_of(summed(of), slice.segments) * parts_of(channels, slice.channels) *
+         parts_of(tiles.tiles(), tiles_->max_chain_rows[vectors]);
 }
 
 // Where the results of a panel go.

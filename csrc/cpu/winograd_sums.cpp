@@ -16,7 +16,6 @@
 
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/scratch.h"
-#include "csrc/cpu/upcoming.h"
 #include "csrc/cpu/weight_sums.h"
 #include "csrc/cpu/winograd_gate.h"
 #include "csrc/cpu/winograd_tiles.h"
@@ -319,13 +318,9 @@ Upcoming WinogradSums::upcoming(const Side& side, const Buffers& buffers, int64_
   const TileBlock b = grid_.take_block(index, p_.geometry.batch, block_);
   const Region at = of_x ? grid_.positions_read(b) : grid_.positions_written(b);
   const Range c = channels(side, u);
-  Patch patch{b.sample, {u.group * side.channels + c.begin, u.group * side.channels + c.end}, {}};
-  for (int a = 0; a < kAxes; ++a) {
-    const Axis& axis = p_.geometry.axis[a];
-    patch.axis[a] = {std::max<int64_t>(at.begin[a], 0), std::min(at.end[a], of_x ? axis.x : axis.y)};
-  }
+  const int64_t group = u.group * side.channels;
   Upcoming next((points_before(u.phase.end) - points_before(u.phase.begin)) * u.panel.size());
-  next.reads(p_.type, of_x ? buffers.x : buffers.y, of_x ? p_.x : p_.y, patch);
+  next.reads(p_.type, of_x ? buffers.x : buffers.y, of_x ? p_.x : p_.y, grid_.patch(b, {group + c.begin, group + c.end}, at));
   return next;
 }
 

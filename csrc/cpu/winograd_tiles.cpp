@@ -158,6 +158,10 @@ Region WinogradGrid::positions_written(const TileBlock& b) const {
   return region;
 }
 
+Patch WinogradGrid::patch(const TileBlock& b, Range channels, const Region& at) {
+  return {b.sample, channels, {{at.begin[0], at.end[0]}, {at.begin[1], at.end[1]}, {at.begin[2], at.end[2]}}};
+}
+
 void WinogradGrid::most_read(const TileBlock& largest, int64_t* lengths) const {
   for (int a = 0; a < kAxes; ++a) lengths[a] = (largest.tile[a].size() * axis[a].results + axis[a].reach()) * axis[a].in_step();
 }

@@ -11,6 +11,7 @@
 #include "csrc/cpu/rounding.h"
 #include "csrc/cpu/rows.h"
 #include "csrc/cpu/tiles.h"
+#include "csrc/cpu/upcoming.h"
 
 namespace torch_ext::cpu {
 
@@ -118,6 +119,8 @@ struct WinogradGrid {
   // The positions that a block reads, and writes, in all phases.
   Region positions_read(const TileBlock& block) const;
   Region positions_written(const TileBlock& block) const;
+  // Those of some channels, to ask for.
+  static Patch patch(const TileBlock& block, Range channels, const Region& positions);
   // As many along each axis, of the largest block; and all that there are.
   void most_read(const TileBlock& largest, int64_t* lengths) const;
   void most_written(const TileBlock& largest, int64_t* lengths) const;
