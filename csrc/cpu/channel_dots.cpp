@@ -407,7 +407,8 @@ constexpr int64_t kLeastRun = 24;
 // groups, k10 s2 d2, runs of 8 channels: 2.9; 5 to 20, k3 s1: 1.4; 56 to 512 of 2 groups, k12 s8, 16 positions: 2.8).
 bool pays_for_data(const Problem& p, Isa isa) {
   constexpr int64_t kFewInputs = 5, kLongSum = 1280;  // beside which lanes along positions pay without a stride
-  constexpr int64_t kWeightsOfPosition = 8192;        // more are packed for longer than they are multiplied
+  constexpr int64_t kLongSumOfPlanes = 2100, kManyPositions = 1024, kFewMirrored = 3;
+  constexpr int64_t kWeightsOfPosition = 8192;  // more are packed for longer than they are multiplied
   constexpr int64_t kLeastChannels = 8;
   const Geometry& g = p.geometry;
   const Axis& line = g.axis[kAxes - 1];
@@ -415,10 +416,14 @@ bool pays_for_data(const Problem& p, Isa isa) {
   const int64_t columns = g.x_channels, terms = g.y_channels * g.w_positions(), lanes = lanes_of(p.type, isa);
   const bool follow = line.dilation == 1 && (g.groups == 1 || p.y.channel != 1);
   const int64_t run = follow ? line.w * g.y_channels : g.y_channels;
+  // Planes are left to `overlap`, with x and y exchanged.
+  const bool mirrors = longest_stride(g) == 1 && p.y.channel != 1 && g.groups == 1 && columns <= kFewMirrored &&
+                       p.type != Type::f64 && g.batch * g.x_positions() >= kManyPositions;
   if (few_planes(p) && !pairs) return true;
   if (columns % lanes == 0 || run < kLeastRun || g.y_channels < kLeastChannels) return false;
   if (terms * columns > kWeightsOfPosition * g.batch * g.x_positions()) return false;
-  if (longest_stride(g) == 1 && columns <= kFewInputs && terms < kLongSum) return false;
+  if (longest_stride(g) == 1 && columns <= kFewInputs && terms < (mirrors ? kLongSumOfPlanes : kLongSum)) return false;
+  if (mirrors && columns == 1 && isa == Isa::avx512) return false;
   const double of_runs = double(terms / run) * (double(round_up(run, pairs ? 2 * lanes : lanes)) + kOfRun);
   return of_runs + kOfResult < double(terms) * lanes_timed(p.type, isa, columns) / double(columns);
 }
