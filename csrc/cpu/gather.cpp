@@ -297,9 +297,12 @@ void Gather<In>::run(const Buffers& buffers, const Parallel& parallel, const Wan
   const int64_t blocks = block_count(), slices = parts_of(panels_, panels_per_item_);
   std::mutex mutex;
   std::vector<std::pair<CellBlock, int64_t>> left;  // what cannot be split, and its group
+  // Groups that share the cache lines of a position follow each other.
+  const bool groups_inside = out_.channel == 1;
   parallel.for_each(g.groups * slices * blocks, [&](int64_t index, int thread) {
-    const int64_t slice = index / blocks % slices, group = index / blocks / slices;
-    const CellBlock cells = block(index % blocks);
+    const int64_t group = groups_inside ? index % g.groups : index / (blocks * slices);
+    const int64_t of_group = groups_inside ? index / g.groups : index % (blocks * slices), slice = of_group / blocks;
+    const CellBlock cells = block(of_group % blocks);
     if (wanted && !wanted(cells, group)) return;
     const ForTiles<Real> ready(*tiles_);
     const bool done =

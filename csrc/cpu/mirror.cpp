@@ -100,8 +100,8 @@ class Mirror final : public Plan {
 
 // By measurement of 290 layers along one to three axes, of four types and with 8 lanes, where the mirrored problem is for a
 // kernel of few channels: 0.75 of the time, of pairs 0.66 (1 to 32 channels, k3, volumes of 32, gradients of data: 0.3; 3 to 96,
-// k3, 128x128: 0.3 of pairs; 4 to 48, k3, gradients of weights of planes: 0.6; but 3 to 32, k5, volumes of 24: 1.5; 2 groups of 3
-// to 6: 1.2; 2 to 3, 128x128: 1.3; 16 to 2, volumes of 32: 1.2).
+// k3, 128x128: 0.3 of pairs; 3 to 192, k3, 128x128, gradients of weights of planes: 0.6; but 3 to 32, k5, volumes of 24: 1.5; 2
+// groups of 3 to 6: 1.2; 2 to 3, 128x128: 1.3; 16 to 2, volumes of 32: 1.2).
 bool may_pay(const Problem& p, Isa isa) {
   constexpr int64_t kFew = 32, kLeastPositions = 512;
   const Geometry& g = p.geometry;

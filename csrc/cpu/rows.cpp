@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/cpu/upcoming.h"
+
 namespace torch_ext::cpu {
 namespace {
 
@@ -113,10 +115,12 @@ bool Rows<In>::load_pairs(Line line, int64_t begin, int64_t count, int64_t chann
     const auto row = [&](int64_t position) {
       return position >= low && position < high ? line.at + position * line.position : nullptr;
     };
+    const RowsAhead ahead(Type::bf16, channels, line.position);
     bool finite = true;
     const int64_t period = int64_t(used_.size());
     int64_t rest = (begin % period + period) % period;
     for (int64_t r = 0; r < count; ++r, begin += step_, to += pitch_) {
+      if (line.channel == 1) ahead.ask(line.at + (begin + gap_) * line.position);
       if (used_[size_t(rest)]) finite = tiles_->pair(row(begin), row(begin + gap_), to, channels) && finite;
       rest = rest + step_ < period ? rest + step_ : (rest + step_) % period;
     }
