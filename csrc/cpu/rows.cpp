@@ -16,6 +16,10 @@ namespace {
 // less: 10 to 35 % of the time of layers of 64 and 128 channels.
 bool share_sets(int64_t bytes) { return std::gcd(bytes, int64_t(4096)) >= 512; }
 
+// How far ahead rows are asked for on the way through them to pairs (gradients of weights, channels last, 192 to 192 channels,
+// 37x37, k4 s4: 0.9 of the time; 64 to 1, volumes of 32: 0.86; 64 to 2, 256x256: 0.9).
+constexpr int64_t kAheadBytes = 2048;
+
 }  // namespace
 
 template <class In>
@@ -115,12 +119,12 @@ bool Rows<In>::load_pairs(Line line, int64_t begin, int64_t count, int64_t chann
     const auto row = [&](int64_t position) {
       return position >= low && position < high ? line.at + position * line.position : nullptr;
     };
-    const RowsAhead ahead(Type::bf16, channels, line.position);
+    const int64_t row_bytes = channels * bytes_of(Type::bf16), ahead = gap_ + parts_of(kAheadBytes, row_bytes);
     bool finite = true;
     const int64_t period = int64_t(used_.size());
     int64_t rest = (begin % period + period) % period;
     for (int64_t r = 0; r < count; ++r, begin += step_, to += pitch_) {
-      if (line.channel == 1) ahead.ask(line.at + (begin + gap_) * line.position);
+      if (line.channel == 1) ask_near(line.at + (begin + ahead) * line.position, row_bytes);
       if (used_[size_t(rest)]) finite = tiles_->pair(row(begin), row(begin + gap_), to, channels) && finite;
       rest = rest + step_ < period ? rest + step_ : (rest + step_) % period;
     }
