@@ -392,7 +392,7 @@ bool few_planes(const Problem& p) {
   constexpr int64_t kFewInputs = 8, kMostInputs = 12, kManyOutputs = 8;
   constexpr double kManyPhases = 25, kManyPhasesOfMost = 64, kPhasesOfMany = 16;
   const Geometry& g = p.geometry;
-  if (g.groups > 1 || p.y.channel == 1 || g.y_positions() == g.axis[kAxes - 1].y || g.x_channels > kMostInputs) return false;
+  if (g.groups > 1 || p.y.channel == 1 || y_is_line(g) || g.x_channels > kMostInputs) return false;
   const double least = g.x_channels > kFewInputs ? kManyPhasesOfMost : g.y_channels < kManyOutputs ? kManyPhases : kPhasesOfMany;
   return strides_of(g) >= least;
 }

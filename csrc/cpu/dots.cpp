@@ -361,7 +361,7 @@ bool few_inputs_of_pairs(const Geometry& g) {
   constexpr int64_t kMostInputs = 2, kMostResults = 24, kLongLine = 1000, kMostInputsOfLong = 4, kMostResultsOfLong = 64;
   const int64_t line = g.axis[kAxes - 1].x;
   if (line >= kLineOfPairs && g.x_channels <= kMostInputs && g.y_channels <= kMostResults) return true;
-  const bool one_line = g.x_positions() == line && g.w_positions() == g.axis[kAxes - 1].w;
+  const bool one_line = x_is_line(g) && g.w_positions() == g.axis[kAxes - 1].w;
   return one_line && line >= kLongLine && g.x_channels <= kMostInputsOfLong && g.y_channels <= kMostResultsOfLong;
 }
 
@@ -395,7 +395,7 @@ bool many_phases(const Problem& p, bool pairs) {
   constexpr int64_t kLongRow = 40, kLeastOfRow = 6;  // of channels and taps, where each y meets one
   constexpr int64_t kLeastOfPairs = 5;
   const Geometry& g = p.geometry;
-  if (g.y_positions() == g.axis[kAxes - 1].y || p.y.channel == 1) return false;
+  if (y_is_line(g) || p.y.channel == 1) return false;
   if (strides_of(g) >= kManyPhases) return !pairs || g.y_channels >= kLeastOfPairs;
   return !pairs && taps_met(g) == 1 && g.y_channels >= kLeastOfRow && g.y_channels * g.w_positions() > kLongRow;
 }

@@ -120,7 +120,7 @@ bool pays(const Problem& p, Isa isa, std::string_view kernel) {
     return suits && g.y_channels > (p.type == Type::f32 ? 2 : 1) && g.y_channels <= kMostUnrolled;
   }
   if (is("overlap")) {
-    const bool line_of_planes = p.x.channel != 1 && g.x_positions() == g.axis[kAxes - 1].x;
+    const bool line_of_planes = p.x.channel != 1 && x_is_line(g);
     const int64_t products = g.x_channels * g.y_channels;
     return products >= kLeastPairs && g.x_channels <= lanes_of(p.type, isa) && (pairs || !line_of_planes);
   }

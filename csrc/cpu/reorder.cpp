@@ -178,8 +178,7 @@ bool of_many_phases(const Problem& p) {
   constexpr int64_t kLongStride = 8, kMostPairs = 64;
   const Geometry& g = p.geometry;
   return p.operation == Operation::backward_weights && g.x_channels * g.y_channels <= kMostPairs &&
-         (bytes_of(p.type) >= 4 || g.y_channels > 2) && g.axis[kAxes - 1].stride >= kLongStride &&
-         g.y_positions() > g.axis[kAxes - 1].y;
+         (bytes_of(p.type) >= 4 || g.y_channels > 2) && g.axis[kAxes - 1].stride >= kLongStride && !y_is_line(g);
 }
 
 // Results of few planes forward that others scatter by so many phases, of which the model of times knows too little, while both
@@ -190,7 +189,7 @@ bool scattered_by_phases(const Problem& p, Isa isa) {
   constexpr int64_t kNearBytes = 5 << 20, kLeastResults = 4;
   const Geometry& g = p.geometry;
   if (isa < Isa::avx512 || matrices_multiply_pairs(p.type, isa)) return false;
-  return p.operation == Operation::conv_transpose && strides_of(g) >= kManyPhases && g.y_positions() > g.axis[kAxes - 1].y &&
+  return p.operation == Operation::conv_transpose && strides_of(g) >= kManyPhases && !y_is_line(g) &&
          g.y_channels >= kLeastResults && (g.x_size() + g.y_size()) * bytes_of(p.type) <= kNearBytes;
 }
 
@@ -227,7 +226,7 @@ bool moving_shows(const Problem& p, Isa isa) {
   const int64_t bytes = (g.x_size() + g.y_size()) * bytes_of(p.type);
   const bool forward = p.operation == Operation::conv_transpose, matrices = matrices_multiply_pairs(p.type, isa);
   if (matrices && forward) return false;  // not tried
-  const bool line = !matrices && g.x_positions() == g.axis[kAxes - 1].x;
+  const bool line = !matrices && x_is_line(g);
   return bytes > (matrices || forward ? kVeryLargeBytes : kLargeBytes) &&
          (line || double(g.flops()) < kFlopsOfByte * double(bytes));
 }
@@ -252,7 +251,7 @@ bool planes_pay(const Problem& p, const Request& request) {
   const bool scattered = scattered_by_phases(p, request.isa);
   if (fill_tiles(g.y_channels) || (few && !scattered && !few_planes_pay(p, request.isa))) return false;
   if (p.x.axis[kAxes - 1] != 1 || p.y.axis[kAxes - 1] != 1) return false;
-  if (p.operation == Operation::backward_data && g.x_positions() == line.x) return false;
+  if (p.operation == Operation::backward_data && x_is_line(g)) return false;
   if (p.operation != Operation::backward_weights && moves_x) return false;
   if (stays_native(p, request)) return false;
   if (scattered) return true;

@@ -62,6 +62,10 @@ inline double inside(const Geometry& g) {
   return share;
 }
 
+// Whether the positions are those of a single line.
+inline bool x_is_line(const Geometry& g) { return g.x_positions() == g.axis[kAxes - 1].x; }
+inline bool y_is_line(const Geometry& g) { return g.y_positions() == g.axis[kAxes - 1].y; }
+
 // Positions of y for each of x. Strides may be longer than any axis, and their product than any integer.
 inline double strides_of(const Geometry& g) {
   return double(g.axis[0].stride) * double(g.axis[1].stride) * double(g.axis[2].stride);

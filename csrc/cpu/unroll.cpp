@@ -176,7 +176,7 @@ std::shared_ptr<Plan> make_unroll_planes(const Problem& p, const Request& reques
   if (!takes(p)) return nullptr;
   const Geometry& g = p.geometry;
   const int64_t least = g.x_channels > kLongTap ? kLeastOfLongSums : kLeastPositions;
-  const bool many = g.x_positions() > g.axis[kAxes - 1].x && g.batch * g.y_positions() >= least;
+  const bool many = !x_is_line(g) && g.batch * g.y_positions() >= least;
   const bool worth_it = p.y.channel != 1 && many && sums_are_short(p, request);
   return worth_it || request.by_name ? std::make_shared<Unroll>(p, request) : nullptr;
 }
