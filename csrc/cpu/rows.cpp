@@ -108,7 +108,8 @@ template <class In>
 bool Rows<In>::load_pairs(Line line, int64_t begin, int64_t count, int64_t channels, Real* to) const {
   if constexpr (Operand<In>::terms == 2) {
     const int64_t low = std::max<int64_t>(begin, 0), high = std::min(extent_, begin + (count - 1) * step_ + gap_ + 1);
-    if (line.channel != 1 && low < high) {
+    const bool follow = line.channel == 1;
+    if (!follow && low < high) {
       thread_local std::vector<uint16_t> stage;
       const int64_t pitch = round_up(channels, 32);
       stage.resize(size_t((high - low) * pitch));
@@ -124,7 +125,7 @@ bool Rows<In>::load_pairs(Line line, int64_t begin, int64_t count, int64_t chann
     const int64_t period = int64_t(used_.size());
     int64_t rest = (begin % period + period) % period;
     for (int64_t r = 0; r < count; ++r, begin += step_, to += pitch_) {
-      if (line.channel == 1) ask_near(line.at + (begin + ahead) * line.position, row_bytes);
+      if (follow) ask_near(line.at + (begin + ahead) * line.position, row_bytes);
       if (used_[size_t(rest)]) finite = tiles_->pair(row(begin), row(begin + gap_), to, channels) && finite;
       rest = rest + step_ < period ? rest + step_ : (rest + step_) % period;
     }
