@@ -416,13 +416,14 @@ bool pays_for_data(const Problem& p, Isa isa) {
   const int64_t columns = g.x_channels, terms = g.y_channels * g.w_positions(), lanes = lanes_of(p.type, isa);
   const bool follow = line.dilation == 1 && (g.groups == 1 || p.y.channel != 1);
   const int64_t run = follow ? line.w * g.y_channels : g.y_channels;
+  const bool stride_one = longest_stride(g) == 1;
   // Planes are left to `overlap`, with x and y exchanged.
-  const bool mirrors = longest_stride(g) == 1 && p.y.channel != 1 && g.groups == 1 && columns <= kFewMirrored &&
-                       p.type != Type::f64 && g.batch * g.x_positions() >= kManyPositions;
+  const bool mirrors = stride_one && p.y.channel != 1 && g.groups == 1 && columns <= kFewMirrored && p.type != Type::f64 &&
+                       g.batch * g.x_positions() >= kManyPositions;
   if (few_planes(p) && !pairs) return true;
   if (columns % lanes == 0 || run < kLeastRun || g.y_channels < kLeastChannels) return false;
   if (terms * columns > kWeightsOfPosition * g.batch * g.x_positions()) return false;
-  if (longest_stride(g) == 1 && columns <= kFewInputs && terms < (mirrors ? kLongSumOfPlanes : kLongSum)) return false;
+  if (stride_one && columns <= kFewInputs && terms < (mirrors ? kLongSumOfPlanes : kLongSum)) return false;
   if (mirrors && columns == 1 && isa == Isa::avx512) return false;
   const double of_runs = double(terms / run) * (double(round_up(run, pairs ? 2 * lanes : lanes)) + kOfRun);
   return of_runs + kOfResult < double(terms) * lanes_timed(p.type, isa, columns) / double(columns);
