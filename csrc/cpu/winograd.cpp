@@ -54,6 +54,7 @@ constexpr double kFiner = 4;
 // small volumes, whose borders save products too, are left to kernels that sum each of their 27 taps by itself, and so err less.
 constexpr int64_t kLeastResults = 12, kLeastResultsOf8Lanes = 8;
 constexpr int64_t kLeastChannels = 6, kLeastChannelsOfVolume = 10, kLeastTerms = 16;
+constexpr int64_t kLeastTermsByName = 2;  // of a single one they may err by a seventh more than the formula's four products
 constexpr double kLeastSavedOfVolumes = 2.7;
 constexpr int64_t kPacked = 16;  // channels that a thread transforms at a time, which stay in its cache
 
@@ -183,8 +184,10 @@ bool Winograd::accurate() const {
   const WinogradTiles& c = most();
   const bool volume_of_threes = c.axes == kAxes && classes_.size() == 1 && !c.of_twos();
   if (volume_of_threes && WinogradTiles::saved(p_.geometry, p_.operation) < kLeastSavedOfVolumes) return false;
-  return c.axes == 1 || depth_ * summed(c) >= kLeastTerms;
+  return sums_at_least(kLeastTerms);
 }
+
+bool Winograd::sums_at_least(int64_t terms) const { return most().axes == 1 || depth_ * summed(most()) >= terms; }
 
 bool Winograd::pays(double share) const {
   const int64_t channels = most().axes == kAxes ? kLeastChannelsOfVolume : kLeastChannels;
@@ -267,7 +270,7 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request, bo
   auto plan = std::make_shared<Winograd>(p, std::move(classes), isa, request.threads, in_turn);
   if (in_turn && !plan->fits_at_once(1)) return nullptr;
   const bool matrices = isa == Isa::avx512 && gather_takes_matrices(p, request);
-  if (request.by_name) return plan;
+  if (request.by_name) return plan->sums_at_least(kLeastTermsByName) ? plan : nullptr;
   double share = winograd_pays_below(p, request, matrices);
   if (const auto times = wide_times(p, request)) share *= std::min(1., times->wide / times->gather);
   return plan->pays(share) ? plan : nullptr;

@@ -28,6 +28,8 @@ class Winograd final : public Plan {
   void pack(const Buffers& buffers, const Parallel& parallel, void* packed) const override;
   // Whether one block has room for all tiles, and in which order weights are transformed makes no difference but in time.
   bool fits_at_once(int64_t panels) const;
+  // Whether each product sums so many terms, where transforms err, along several axes.
+  bool sums_at_least(int64_t terms) const;
   // Whether it takes less than such a share of the time of `gather`, by measurement.
   bool pays(double share) const;
 

@@ -395,6 +395,8 @@ std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {
   std::vector<WinogradTiles> classes = WinogradTiles::of_all_phases(p.geometry, Operation::conv_transpose);
   if (classes.empty()) return nullptr;
   if (classes[0].segments > 1 && p.geometry.batch * p.geometry.x_positions() < kLeastPositionsOfSegments) return nullptr;
+  // Along several axes the products of a single tile may err by more than the two or three terms of the formula.
+  if (classes[0].axes > 1 && classes[0].count(p.geometry.batch) < 2) return nullptr;
   auto plan = std::make_shared<WinogradSums>(p, std::move(classes), isa, request.threads);
   // Registers of matrices take so many channels.
   constexpr int64_t kLeastOfMatrices = 32;

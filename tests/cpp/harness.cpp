@@ -123,18 +123,21 @@ Data draw(const Geometry& g, Draw draw) {
 
 }  // namespace
 
+// Its high bits are the random ones; the engines of the standard by name divide, which took a tenth of the time of the tests.
+using Random = std::linear_congruential_engine<uint64_t, 6364136223846793005u, 1442695040888963407u, 0>;
+
 Data integers(const Geometry& g) {
-  std::minstd_rand random(12345);
-  return draw(g, [&] { return double(int(random() >> 8 & 0xffff) % 7 - 3); });
+  Random random(12345);
+  return draw(g, [&] { return double(int(random() >> 48) % 7 - 3); });
 }
 
 Data reals(const Geometry& g, Type type, double scale) {
-  std::minstd_rand random(54321);
+  Random random(54321);
   return visit(type, [&](auto v) {
     return draw(g, [&] {
-      const auto drawn = random();
-      const double magnitude = scale * (0.03125 + 0.96875 * double(drawn - 1) / 2147483646.0);
-      return double(widen(narrowed<decltype(v)>(drawn & 64 ? magnitude : -magnitude)));
+      const uint64_t drawn = random();
+      const double magnitude = scale * (0.03125 + 0.96875 * double(drawn << 1 >> 12) * 0x1p-52);
+      return double(widen(narrowed<decltype(v)>(drawn >> 63 ? magnitude : -magnitude)));
     });
   });
 }
