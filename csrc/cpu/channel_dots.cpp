@@ -448,12 +448,31 @@ bool pays_forward(const Problem& p, bool pairs) {
   return !folds && sum >= least && run >= kLongRun && g.batch * g.x_positions() >= kLeastPositions;
 }
 
+// Vectors of 8 leave `overlap` less of an advantage: of up to 6 output channels sums may be shorter, planes small, and have their
+// borders (50 layers: 0.77 of the time; 128 to 3 channels, volumes of 8, k3 s1: 0.52; 512 to 1, k5 s1, 64x64: 0.42; 40 to 1, k3
+// s1, volumes of 16: 0.63; 128 to 1, k3 s2, 100x100: 0.67; but 16 to 4, k3 s1, 14x14: 1.2; 96 to 4, k4 s2, 14x14: 1.2). Patches
+// are left to `unfold`, and phases of more channels fill them (192 to 8, k5 s2, 32x32: 1.4).
+bool pays_forward_with_short_vectors(const Problem& p) {
+  constexpr int64_t kMostOutputs = 6, kLeastRowOfPatches = 16, kLeastPositionsOfPhases = 100;
+  constexpr double kLeastSum = 200, kLeastSumOfOneTap = 64, kLeastSumOfPhase = 480, kLeastMet = 0.55;
+  const Geometry& g = p.geometry;
+  const double phases = strides_of(g), taps = double(g.w_positions()), sum = double(g.x_channels) * taps / phases;
+  if (g.y_channels > kMostOutputs) return phases == 1 && pays_forward(p, false);
+  const double met = products_of(g) * phases / (double(g.batch * g.y_positions()) * taps);  // of what the taps of results reach
+  if (g.groups > 1 || p.x.channel != 1 || met < kLeastMet) return false;
+  if (g.axis[kAxes - 1].dilation > 1 && g.x_channels < kLeastRun) return false;
+  if (phases > 1 && g.batch * g.x_positions() < kLeastPositionsOfPhases) return false;
+  if (phases > 1 && taps == phases && taps * double(g.y_channels) >= kLeastRowOfPatches) return false;
+  return sum >= (phases > 1 ? kLeastSumOfPhase : taps > 1 ? kLeastSum : kLeastSumOfOneTap);
+}
+
 // With the longest vectors that there are, unless matrix registers multiply.
 bool takes(const Problem& p, Isa isa, const Request& request) {
   const Isa longest = std::min(request.isa, Isa::avx512);
   const bool of_pairs = p.type == Type::bf16 && request.isa >= Isa::avx512_bf16 && pairs_are_fast();
   if (isa != (of_pairs ? Isa::avx512_bf16 : longest) || gather_takes_matrices(p, request)) return false;
-  return p.operation == Operation::backward_data ? pays_for_data(p, isa) : pays_forward(p, isa == Isa::avx512_bf16);
+  if (p.operation == Operation::backward_data) return pays_for_data(p, isa);
+  return isa == Isa::avx2 ? pays_forward_with_short_vectors(p) : pays_forward(p, isa == Isa::avx512_bf16);
 }
 
 std::shared_ptr<Plan> make(const Problem& p, Isa isa, const Request& request) {

@@ -142,6 +142,10 @@ bool takes(const Problem& p) {
   return a.stride == 1 && a.dilation == 1 && a.w > 1;
 }
 
+// With vectors of 8 other kernels of few channels take so much longer that zeros beside a line cost less (20 layers of small
+// planes and of whole borders: 0.7 of the time; 3 to 192 channels, k11 s1, 14x14: 0.5).
+bool short_vectors(const Request& request) { return !tiles<float>(request.isa).asks; }
+
 // From a vector of input channels on a tap is a sum of its own. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128, k9 s1: 0.7;
 // 8 to 64, k3 s1: 0.95.)
 bool sums_are_short(const Problem& p, const Request& request) {
@@ -156,8 +160,8 @@ bool sums_are_short(const Problem& p, const Request& request) {
                         : long_sums   ? kLeastResultsOfLongSums
                         : whole_pairs ? kLeastResultsOfPairs
                                       : kLeastResults;
-  return g.x_channels <= most && g.y_channels >= least && a.w >= kLeastTapsOfLine &&
-         double(products_of(a)) >= kMostlyInside * double(a.y * a.w);
+  const bool inside = short_vectors(request) || double(products_of(a)) >= kMostlyInside * double(a.y * a.w);
+  return g.x_channels <= most && g.y_channels >= least && a.w >= kLeastTapsOfLine && inside;
 }
 
 }  // namespace
@@ -170,13 +174,20 @@ std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
 
 // Planes that are not better summed with lanes along positions, nor by fewer products: enough of them for turning the taps, and
 // of more than one line each, in which `gather` makes them rows (2 to 96 channels, k9 s1, 40x40: 0.8 of the time; 4 to 64, 8x8x8,
-// k5 s1: 0.83; 1 to 40, k9 s1: 0.4; one line 1.0; 12 to 128, k9 s1, 10x10: 1.3).
+// k5 s1: 0.83; 1 to 40, k9 s1: 0.4; one line 1.0; 12 to 128, k9 s1, 10x10: 1.3). With vectors of 8 they come before `wide` (110
+// layers: 0.84 of the time of what was chosen; volumes of 6, 1 to 128 channels, k3 s1: 0.38; lines 0.83; of 16 bits lines 1.13).
 std::shared_ptr<Plan> make_unroll_planes(const Problem& p, const Request& request) {
-  constexpr int64_t kLeastPositions = 250, kLeastOfLongSums = 600, kLongTap = 8;
+  constexpr int64_t kLeastPositions = 250, kLeastOfLongSums = 600, kLongTap = 8, kShortTap = 4, kFewResults = 64,
+                    kLeastResultsOf16Bits = 32;
   if (!takes(p)) return nullptr;
   const Geometry& g = p.geometry;
   const int64_t least = g.x_channels > kLongTap ? kLeastOfLongSums : kLeastPositions;
-  const bool many = !x_is_line(g) && g.batch * g.y_positions() >= least;
+  const int64_t positions = g.batch * g.y_positions();
+  const bool floats = bytes_of(p.type) > 2, planes = !x_is_line(g);
+  const bool many = short_vectors(request)
+                        ? (positions >= kLeastPositions || (g.x_channels <= kShortTap && g.y_channels <= kFewResults)) &&
+                              (floats || (planes && g.y_channels >= kLeastResultsOf16Bits))
+                        : planes && positions >= least;
   const bool worth_it = p.y.channel != 1 && many && sums_are_short(p, request);
   return worth_it || request.by_name ? std::make_shared<Unroll>(p, request) : nullptr;
 }
