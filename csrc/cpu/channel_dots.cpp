@@ -450,20 +450,32 @@ bool pays_forward(const Problem& p, bool pairs) {
 
 // Vectors of 8 leave `overlap` less of an advantage: of up to 6 output channels sums may be shorter, planes small, and have their
 // borders (50 layers: 0.77 of the time; 128 to 3 channels, volumes of 8, k3 s1: 0.52; 512 to 1, k5 s1, 64x64: 0.42; 40 to 1, k3
-// s1, volumes of 16: 0.63; 128 to 1, k3 s2, 100x100: 0.67; but 16 to 4, k3 s1, 14x14: 1.2; 96 to 4, k4 s2, 14x14: 1.2). Patches
-// are left to `unfold`, and phases of more channels fill them (192 to 8, k5 s2, 32x32: 1.4).
+// s1, volumes of 16: 0.63; 384 to 1, k5 s2, 14x14: 0.77; but 16 to 4, k3 s1, 14x14: 1.2; 64 to 1, volumes of 32, k4 s2: 1.16).
+// Longer strides are left to it (56 to 1, k9 s3, 120x120: 1.15; 512 to 1, k16 s8, 3999: 1.45), patches to `unfold`, and phases of
+// more channels fill tiles (192 to 8, k5 s2, 32x32: 1.4).
 bool pays_forward_with_short_vectors(const Problem& p) {
   constexpr int64_t kMostOutputs = 6, kLeastRowOfPatches = 16, kLeastPositionsOfPhases = 100;
-  constexpr double kLeastSum = 200, kLeastSumOfOneTap = 64, kLeastSumOfPhase = 480, kLeastMet = 0.55;
+  constexpr double kLeastSum = 200, kLeastLength = 64, kLeastSumOfPhase = 480, kLeastRunOfPhase = 192, kLeastMet = 0.55;
   const Geometry& g = p.geometry;
+  const Axis& line = g.axis[kAxes - 1];
   const double phases = strides_of(g), taps = double(g.w_positions()), sum = double(g.x_channels) * taps / phases;
-  if (g.y_channels > kMostOutputs) return phases == 1 && pays_forward(p, false);
+  if (pays_forward(p, false)) return g.y_channels <= kMostOutputs || phases == 1;
   const double met = products_of(g) * phases / (double(g.batch * g.y_positions()) * taps);  // of what the taps of results reach
-  if (g.groups > 1 || p.x.channel != 1 || met < kLeastMet) return false;
-  if (g.axis[kAxes - 1].dilation > 1 && g.x_channels < kLeastRun) return false;
-  if (phases > 1 && g.batch * g.x_positions() < kLeastPositionsOfPhases) return false;
-  if (phases > 1 && taps == phases && taps * double(g.y_channels) >= kLeastRowOfPatches) return false;
-  return sum >= (phases > 1 ? kLeastSumOfPhase : taps > 1 ? kLeastSum : kLeastSumOfOneTap);
+  if (g.groups > 1 || g.y_channels > kMostOutputs || p.x.channel != 1 || met < kLeastMet) return false;
+  const double run = double(g.x_channels * (line.dilation > 1 ? 1 : line.w)) / double(line.stride);
+  if (phases == 1) return run >= kLeastLength && (sum >= kLeastSum || taps == 1);
+  const bool patches = taps == phases && taps * double(g.y_channels) >= kLeastRowOfPatches;
+  return longest_stride(g) <= 2 && !patches && sum >= kLeastSumOfPhase && run >= kLeastRunOfPhase &&
+         g.batch * g.x_positions() >= kLeastPositionsOfPhases;
+}
+
+// Gradients of data with somewhat more than 8 channels, by vectors of 8, but of short lines (8 layers: 0.8 of the time; 12 to 48
+// channels, k3 s1, 128x128: 0.85 in planes, 0.62 of channels side by side; 20 to 384, k4 s2, 1000: 0.76; but k10 s5, 50: 1.7).
+bool left_to_winograd(const Problem& p, Isa isa, const Request& request) {
+  constexpr int64_t kShortLine = 200;
+  const Geometry& g = p.geometry;
+  if (isa != Isa::avx2 || g.x_channels <= lanes_of(p.type, isa) || (x_is_line(g) && g.x_positions() < kShortLine)) return false;
+  return make_winograd_avx2(p, request) != nullptr;
 }
 
 // With the longest vectors that there are, unless matrix registers multiply.
@@ -471,7 +483,7 @@ bool takes(const Problem& p, Isa isa, const Request& request) {
   const Isa longest = std::min(request.isa, Isa::avx512);
   const bool of_pairs = p.type == Type::bf16 && request.isa >= Isa::avx512_bf16 && pairs_are_fast();
   if (isa != (of_pairs ? Isa::avx512_bf16 : longest) || gather_takes_matrices(p, request)) return false;
-  if (p.operation == Operation::backward_data) return pays_for_data(p, isa);
+  if (p.operation == Operation::backward_data) return pays_for_data(p, isa) && !left_to_winograd(p, isa, request);
   return isa == Isa::avx2 ? pays_forward_with_short_vectors(p) : pays_forward(p, isa == Isa::avx512_bf16);
 }
 

@@ -301,9 +301,10 @@ bool planes_of_patches_pay(const Problem& p, Isa isa) {
 // product of all taps pays in planes of few channels of y and many weights (25 layers: 0.71 of the time; 12 to 2 channels, k16
 // s8, 20x20: 0.47; 128 to 4, k5 s3 d2, 8x8: 1.54; but 56 to 1, k9 s3, 120x120: 1.24), and of more beside many of x, where
 // positions are few and each y meets some taps (in planes 35 layers: 0.83, else 24: 0.79; 320 to 6, k3 s2, 16 volumes of 2: 0.68
-// and 0.54; 512 to 8, k5 s3, 28x28: 1.26).
+// and 0.54; 512 to 8, k5 s3, 28x28: 1.26). Volumes of one or two channels of y take 0.72 (17 layers of 16 and more channels of x;
+// 32 to 2, k5 s2, 4x4x4: 0.3; 40 to 1, k5 s1, 24x24x24: 1.1).
 bool product_for_short_vectors(const Problem& p, Isa isa) {
-  constexpr int64_t kFewOfY = 4, kLeastOfX = 12, kLeastWeights = 4000, kMostMet = 12;
+  constexpr int64_t kFewestOfY = 2, kLongLine = 16, kFewOfY = 4, kLeastOfX = 12, kLeastWeights = 4000, kMostMet = 12;
   constexpr int64_t kTimesY = 8, kManyOfX = 48, kLeastMet = 2, kLeastPositions = 16, kMostPositions = 1024,
                     kMostPositionsOfFew = 4096;
   constexpr double kLeastInside = 0.77, kLeastInsideOfMany = 0.9;
@@ -315,7 +316,11 @@ bool product_for_short_vectors(const Problem& p, Isa isa) {
                    positions <= kMostPositionsOfFew && met <= kMostMet && inside(g) >= kLeastInside;
   const bool beside_many = g.x_channels >= std::max(kTimesY * g.y_channels, kManyOfX) && met >= kLeastMet &&
                            positions >= kLeastPositions && positions <= kMostPositions && inside(g) >= kLeastInsideOfMany;
-  return few || beside_many;
+  const bool lines_are_short =
+      g.y_channels == kFewestOfY || g.axis[kAxes - 1].x < kLongLine;  // else `dots` fills vectors with them
+  const bool volumes =
+      g.axis[0].x > 1 && g.axis[1].x > 1 && g.y_channels <= kFewestOfY && g.x_channels >= kLeastChannels && lines_are_short;
+  return few || beside_many || volumes;
 }
 
 }  // namespace
