@@ -144,7 +144,7 @@ bool takes(const Problem& p) {
 
 // With vectors of 8 other kernels of few channels take so much longer that zeros beside a line cost less (20 layers of small
 // planes and of whole borders: 0.7 of the time; 3 to 192 channels, k11 s1, 14x14: 0.5).
-bool short_vectors(const Request& request) { return !tiles<float>(request.isa).asks; }
+bool short_vectors(const Request& request) { return request.isa < Isa::avx512; }
 
 // From a vector of input channels on a tap is a sum of its own. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128, k9 s1: 0.7;
 // 8 to 64, k3 s1: 0.95.)
