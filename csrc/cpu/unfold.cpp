@@ -302,7 +302,7 @@ bool planes_of_patches_pay(const Problem& p, Isa isa) {
 // s8, 20x20: 0.47; 128 to 4, k5 s3 d2, 8x8: 1.54; but 56 to 1, k9 s3, 120x120: 1.24), and of more beside many of x, where
 // positions are few and each y meets some taps (in planes 35 layers: 0.83, else 24: 0.79; 320 to 6, k3 s2, 16 volumes of 2: 0.68
 // and 0.54; 512 to 8, k5 s3, 28x28: 1.26). Volumes of one or two channels of y take 0.72 (17 layers of 16 and more channels of x;
-// 32 to 2, k5 s2, 4x4x4: 0.3; 40 to 1, k5 s1, 24x24x24: 1.1).
+// 32 to 2, k5 s2, 4x4x4: 0.3; of one and long lines 1.05 to 1.6).
 bool product_for_short_vectors(const Problem& p, Isa isa) {
   constexpr int64_t kFewestOfY = 2, kLongLine = 16, kFewOfY = 4, kLeastOfX = 12, kLeastWeights = 4000, kMostMet = 12;
   constexpr int64_t kTimesY = 8, kManyOfX = 48, kLeastMet = 2, kLeastPositions = 16, kMostPositions = 1024,
