@@ -112,15 +112,17 @@ bool may_pay(const Problem& p, Isa isa) {
 bool pays(const Problem& p, Isa isa, std::string_view kernel) {
   constexpr int64_t kLeastPairs = 16, kMostUnrolled = 8, kLeastUnrolled = 100, kMostTaps = 64;
   const Geometry& g = p.geometry;
-  const bool pairs = vectors_multiply_pairs(p.type, isa);
+  const bool pairs = vectors_multiply_pairs(p.type, isa), floats = bytes_of(p.type) > 2;
+  const bool short_vectors = isa < Isa::avx512;
   const auto is = [&](std::string_view family) { return kernel.starts_with(family); };
-  // Vectors of 8 are faster on one or two channels whatever takes these (30 layers: 0.74 of the time of `outer` in planes, 0.86
-  // of channels side by side; 2 to 256, k4 s1, 56x56: 0.73 and 0.6; 2 to 24, k7 s1, 64x64: 0.8 and 1.1).
+  // Vectors of 8 are faster on one or two channels whatever takes these (18 layers: 0.79 of the time of `outer` in planes, 21:
+  // 0.87 of channels side by side; 2 to 256, k4 s1, 56x56: 0.73 and 0.6; 2 to 192, k5 s1, 16 of 14x14: 1.05 and 1.2).
   if (p.operation == Operation::backward_weights)
     return (is("dots") && g.w_positions() <= kMostTaps) || (is("unfold") && g.x_channels == 1) ||
-           (isa < Isa::avx512 && g.x_channels <= 2);
+           (short_vectors && g.x_channels <= 2);
   if (is("unroll")) {
-    const bool suits = pairs || (kernel == "unroll" && bytes_of(p.type) > 2 && g.batch * g.x_positions() >= kLeastUnrolled);
+    const bool many = !short_vectors || g.batch * g.x_positions() >= kLeastUnrolled;
+    const bool suits = pairs || (kernel == "unroll" && floats && many);
     return suits && g.y_channels > (p.type == Type::f32 ? 2 : 1) && g.y_channels <= kMostUnrolled;
   }
   if (is("overlap")) {
@@ -128,7 +130,7 @@ bool pays(const Problem& p, Isa isa, std::string_view kernel) {
     const int64_t products = g.x_channels * g.y_channels;
     return products >= kLeastPairs && g.x_channels <= lanes_of(p.type, isa) && (pairs || !line_of_planes);
   }
-  return is("channel_dots") && (isa >= Isa::avx512 || bytes_of(p.type) > 2);
+  return is("channel_dots") && (!short_vectors || floats);
 }
 
 }  // namespace
