@@ -74,9 +74,6 @@ int compute_integers(const MakePlan& make_plan, Operation operation, const std::
       for (Type type : kTypes) {
         const std::vector<uint64_t> expected = rounded(exact, type);
         for (size_t l = 0; l < std::size(kLayouts); ++l) {
-#if defined(TORCH_EXT_SANITIZE)
-          if (every_layout && (k + l + size_t(type)) % 2) continue;  // half of them, in turn
-#endif
           // With and without bias: half of the layouts each, in turn.
           if (every_layout ? operation == Operation::conv_transpose && (k + l / 2) % 2 != bias
                            : &kLayouts[l] != &rotating(k, type))
