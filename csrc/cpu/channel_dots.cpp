@@ -429,6 +429,13 @@ bool pays_for_data(const Problem& p, Isa isa) {
   return of_runs + kOfResult < double(terms) * lanes_timed(p.type, isa, columns) / double(columns);
 }
 
+// Forward, what a result sums of x: all of it, and what lies side by side.
+double sum_of_result(const Geometry& g) { return double(g.x_channels * g.w_positions()) / strides_of(g); }
+double run_of_result(const Geometry& g) {
+  const Axis& line = g.axis[kAxes - 1];
+  return double(line.dilation == 1 ? g.x_channels * line.w : g.x_channels) / double(line.stride);
+}
+
 // The same for 2 to 12 output channels of as many layers, where x is read in place and planes are not mostly borders, in which
 // few cells have their taps in common, nor phases fill tiles as channels. (512 to 3 channels, k4 s2, 32x32: 0.84 of the time; 320
 // to 10, k3 s1, 8 lines of 100: 0.75; 256 to 2, 12000, k4 s2: 0.55; 320 to 6, k10 s1, 16x16: 1.5; 96 to 8, 48x48, k6 s2: 1.7.)
@@ -440,8 +447,7 @@ bool pays_forward(const Problem& p, bool pairs) {
   if (g.groups > 1 || p.x.channel != 1 || g.y_channels < 2 || g.y_channels > kMostOutputs) return false;
   for (const Axis& a : g.axis)
     if (a.w > 1 && kCellsOfTap * a.w > a.x * a.stride) return false;
-  const double run = double(line.dilation == 1 ? g.x_channels * line.w : g.x_channels) / double(line.stride);
-  const double sum = double(g.x_channels * g.w_positions()) / strides_of(g);
+  const double run = run_of_result(g), sum = sum_of_result(g);
   const int64_t phases = std::gcd(std::gcd(line.stride, line.offset), line.w);
   const bool folds = phases > 1 && sum < kLongSum && g.y_channels * phases >= kMaxLanes;
   const double least = !pairs && line.w > line.stride && run >= kVeryLongRun ? kLeastSumOfLong : kLeastSum;
@@ -449,7 +455,7 @@ bool pays_forward(const Problem& p, bool pairs) {
 }
 
 // Vectors of 8 leave `overlap` less of an advantage: of up to 6 output channels sums may be shorter, planes small, and have their
-// borders (50 layers: 0.77 of the time; 128 to 3 channels, volumes of 8, k3 s1: 0.52; 512 to 1, k5 s1, 64x64: 0.42; 40 to 1, k3
+// borders (46 layers: 0.67 of the time; 128 to 3 channels, volumes of 8, k3 s1: 0.52; 512 to 1, k5 s1, 64x64: 0.42; 40 to 1, k3
 // s1, volumes of 16: 0.63; 384 to 1, k5 s2, 14x14: 0.77; but 16 to 4, k3 s1, 14x14: 1.2; 64 to 1, volumes of 32, k4 s2: 1.16).
 // Longer strides are left to it (56 to 1, k9 s3, 120x120: 1.15; 512 to 1, k16 s8, 3999: 1.45), patches to `unfold`, and phases of
 // more channels fill tiles (192 to 8, k5 s2, 32x32: 1.4).
@@ -457,20 +463,19 @@ bool pays_forward_with_short_vectors(const Problem& p) {
   constexpr int64_t kMostOutputs = 6, kLeastRowOfPatches = 16, kLeastPositionsOfPhases = 100;
   constexpr double kLeastSum = 200, kLeastLength = 64, kLeastSumOfPhase = 480, kLeastRunOfPhase = 192, kLeastMet = 0.55;
   const Geometry& g = p.geometry;
-  const Axis& line = g.axis[kAxes - 1];
-  const double phases = strides_of(g), taps = double(g.w_positions()), sum = double(g.x_channels) * taps / phases;
+  const double phases = strides_of(g), taps = double(g.w_positions()), run = run_of_result(g), sum = sum_of_result(g);
   if (pays_forward(p, false)) return g.y_channels <= kMostOutputs || phases == 1;
   const double met = products_of(g) * phases / (double(g.batch * g.y_positions()) * taps);  // of what the taps of results reach
   if (g.groups > 1 || g.y_channels > kMostOutputs || p.x.channel != 1 || met < kLeastMet) return false;
-  const double run = double(g.x_channels * (line.dilation > 1 ? 1 : line.w)) / double(line.stride);
   if (phases == 1) return run >= kLeastLength && (sum >= kLeastSum || taps == 1);
   const bool patches = taps == phases && taps * double(g.y_channels) >= kLeastRowOfPatches;
   return longest_stride(g) <= 2 && !patches && sum >= kLeastSumOfPhase && run >= kLeastRunOfPhase &&
          g.batch * g.x_positions() >= kLeastPositionsOfPhases;
 }
 
-// Gradients of data with somewhat more than 8 channels, by vectors of 8, but of short lines (8 layers: 0.8 of the time; 12 to 48
-// channels, k3 s1, 128x128: 0.85 in planes, 0.62 of channels side by side; 20 to 384, k4 s2, 1000: 0.76; but k10 s5, 50: 1.7).
+// Gradients of data with somewhat more than 8 channels, by vectors of 8, but of short lines (5 layers: 0.80 of the time in
+// planes, 0.9 of channels side by side; 12 to 96 channels, k4 s2, 56x56: 0.77 and 1.0; 20 to 384, k4 s2, 1000: 0.76; but k10 s5,
+// 50: 1.7).
 bool left_to_winograd(const Problem& p, Isa isa, const Request& request) {
   constexpr int64_t kShortLine = 200;
   const Geometry& g = p.geometry;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kFew = 16, kVeryFew = 7;                             // groups, of which vectors along them are partly empty
 constexpr int64_t kPage = 4096;                                        // bytes
-constexpr int64_t kLeastLine = 8, kLeastLineOfVolume = 6;              // of `lines`, whose vectors lie along it
+constexpr int64_t kLeastLine = 8;                                      // of `lines`, whose vectors lie along it
 constexpr int64_t kLongestStep = 3, kSomeGroups = 44, kLongLine = 40;  // of `lines`
 constexpr int64_t kPatchedStep = 12;                                   // of `patches`, but for gradients of data
 
@@ -48,7 +48,7 @@ struct Layer {
   bool one_line;
   bool aligned;       // planes of y lie a multiple of a page apart
   bool uneven;        // phases of one tap and of two
-  bool cells, lines;  // whether `interleaved` and `patches` take it, and whether `lines` does
+  bool cells, lines;  // whether `interleaved` and `patches` take it, and whether `lines` does, but for short volumes
   bool dense_plane;   // of whole floats and stride 1, with vectors of 8
   bool all_inside;    // no tap leaves y
   bool short_volume;  // a volume of some channels of whole floats, with vectors of 8, which lines fill that much sooner
@@ -71,26 +71,28 @@ Layer::Layer(const Problem& p, Isa isa) {
   dense_plane = !many_registers && !narrow && !one_line && longest_stride(g) == 1;
   all_inside = inside(g) == 1;
   short_volume = !many_registers && !narrow && groups >= kFew && g.axis[0].x > 1 && g.axis[1].x > 1;
-  lines = takes(DepthwiseKernel::lines, p) && line >= (short_volume ? kLeastLineOfVolume : kLeastLine);
+  lines = takes(DepthwiseKernel::lines, p) && line >= kLeastLine && !short_volume;
 }
 
-// Whether `lines` takes a volume, by measurement of 50 layers of volumes: 0.94 of the time forward, 0.9 of gradients of data, 0.8
-// of those of weights (64 channels, k5 s1, 16x16x16: 0.33; 256, k4 s2, 8x8x8: 0.6; 16, k2 s2, 12x12x12: the others 0.5).
-bool lines_of_volume(const Layer& a, Operation operation) {
-  constexpr int64_t kManyTaps = 125, kVolume = 300;
-  if (a.stride > kLongestStep) return false;
+// Whether `lines` is for a volume of vectors of 8 (50 layers, those that change: 0.80 of the time forward, 0.70 of gradients of
+// data, 0.65 of those of weights; 64 channels, k5 s1, 16x16x16: 0.33; 256, k4 s2, 8x8x8: 0.6; 16, k2 s2, 12x12x12: the others
+// 0.5).
+bool lines_of_short_volume(const Problem& p, const Layer& a) {
+  constexpr int64_t kLeastLineOfVolume = 6, kManyTaps = 125, kVolume = 300;
+  if (!a.short_volume || !takes(DepthwiseKernel::lines, p) || a.line < kLeastLineOfVolume || a.stride > kLongestStep)
+    return false;
   if (a.stride == 1) return a.taps >= kManyTaps || a.positions > kVolume;
-  if (operation == Operation::conv_transpose) return a.kernel > a.stride || a.positions > kVolume;
-  if (a.kernel < 2 * a.stride) return a.aligned && operation == Operation::backward_data;
-  return a.aligned || (a.taps >= kManyTaps && operation == Operation::backward_data);
+  if (p.operation == Operation::conv_transpose) return a.kernel > a.stride || a.positions > kVolume;
+  const bool data = p.operation == Operation::backward_data;
+  if (a.kernel < 2 * a.stride) return a.aligned && data;
+  return a.aligned || (a.taps >= kManyTaps && data);
 }
 
 // Planes are transposed for lanes along channels, but for `lines`, which small ones leave partly empty.
 DepthwiseKernel forward_of_planes(const Layer& a) {
   constexpr int64_t kSmallPlane = 144, kPlane = 220, kDensePlane = 500, kPatchedKernel = 16, kManyPlanes = 64;
   const int64_t small = a.groups <= kSomeGroups ? kSmallPlane : a.stride == 1 ? kDensePlane : kPlane;
-  const bool fill = a.short_volume ? lines_of_volume(a, Operation::conv_transpose) : a.narrow || a.positions > small;
-  if (a.lines && a.stride <= kLongestStep && fill) return DepthwiseKernel::lines;
+  if (a.lines && a.stride <= kLongestStep && (a.narrow || a.positions > small)) return DepthwiseKernel::lines;
   const bool wide = a.stride >= kPatchedStep && a.kernel >= kPatchedKernel;
   if (a.cells && wide && a.groups < kManyPlanes) return DepthwiseKernel::patches;
   return a.groups <= kVeryFew ? DepthwiseKernel::others : DepthwiseKernel::interleaved;
@@ -99,9 +101,7 @@ DepthwiseKernel forward_of_planes(const Layer& a) {
 DepthwiseKernel data_of_planes(const Layer& a) {
   constexpr int64_t kLongKernel = 12, kLongStep = 7, kFewTaps = 31, kNarrowLine = 14, kPlane = 648, kLargePlane = 3568,
                     kLargePlaneOfFewRegisters = 784, kAligned = 2048, kLongRow = 400, kManyGroups = 128;
-  if (a.short_volume) {
-    if (a.lines && lines_of_volume(a, Operation::backward_data)) return DepthwiseKernel::lines;
-  } else if (a.lines_of_sums() && a.kernel <= kLongKernel) {
+  if (a.lines_of_sums() && a.kernel <= kLongKernel) {
     const bool dense = a.stride == 1 && (a.groups <= kSomeGroups || a.positions > kPlane);
     const bool large = a.positions > (a.many_registers ? kLargePlane : kLargePlaneOfFewRegisters) ||
                        (a.aligned && a.results >= kAligned) ||
@@ -122,9 +122,7 @@ DepthwiseKernel weights_of_planes(const Layer& a) {
     return a.cells && (a.few() || a.line >= kPatchedLine) ? DepthwiseKernel::patches : DepthwiseKernel::interleaved;
   if (a.one_line && a.line >= kDottedLine) return DepthwiseKernel::others;
   if (a.one_line && !(a.few() && a.lines)) return sparse ? DepthwiseKernel::depthwise : DepthwiseKernel::interleaved;
-  if (a.short_volume) {
-    if (a.lines && lines_of_volume(a, Operation::backward_weights)) return DepthwiseKernel::lines;
-  } else if (a.lines_of_sums()) {
+  if (a.lines_of_sums()) {
     const bool two = a.taps > kLeastTaps && a.stride <= 2 && a.line >= kLineOfTwo;
     const bool one = a.taps > kLeastTaps && a.stride == 1 && a.line >= kLineOfOne && a.groups <= kSomeGroups;
     const bool narrow = a.narrow && a.line >= kNarrowLine && a.kernel <= kLongKernel;
@@ -180,6 +178,7 @@ DepthwiseKernel fastest(const Problem& p, Isa isa) {
   const bool neighbours = p.y.channel == 1 && p.y.axis[kAxes - 1] == p.geometry.groups;
   DepthwiseKernel kernel = DepthwiseKernel::depthwise;
   if (lie_as_planes(p)) {
+    if (lines_of_short_volume(p, layer)) return DepthwiseKernel::lines;
     kernel = p.operation == Operation::conv_transpose  ? forward_of_planes(layer)
              : p.operation == Operation::backward_data ? data_of_planes(layer)
                                                        : weights_of_planes(layer);

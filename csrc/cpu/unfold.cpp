@@ -301,8 +301,8 @@ bool planes_of_patches_pay(const Problem& p, Isa isa) {
 // product of all taps pays in planes of few channels of y and many weights (25 layers: 0.71 of the time; 12 to 2 channels, k16
 // s8, 20x20: 0.47; 128 to 4, k5 s3 d2, 8x8: 1.54; but 56 to 1, k9 s3, 120x120: 1.24), and of more beside many of x, where
 // positions are few and each y meets some taps (in planes 35 layers: 0.83, else 24: 0.79; 320 to 6, k3 s2, 16 volumes of 2: 0.68
-// and 0.54; 512 to 8, k5 s3, 28x28: 1.26). Volumes of one or two channels of y take 0.72 (17 layers of 16 and more channels of x;
-// 32 to 2, k5 s2, 4x4x4: 0.3; of one and long lines 1.05 to 1.6).
+// and 0.54; 512 to 8, k5 s3, 28x28: 1.26). Volumes of one or two channels of y, and 16 and more of x: 7 layers 0.69, channels
+// last 0.55 (32 to 2, k5 s2, 4x4x4: 0.3; of one and long lines 1.05 to 1.6).
 bool product_for_short_vectors(const Problem& p, Isa isa) {
   constexpr int64_t kFewestOfY = 2, kLongLine = 16, kFewOfY = 4, kLeastOfX = 12, kLeastWeights = 4000, kMostMet = 12;
   constexpr int64_t kTimesY = 8, kManyOfX = 48, kLeastMet = 2, kLeastPositions = 16, kMostPositions = 1024,
@@ -343,15 +343,15 @@ std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
   // 0.56.)
   const bool of_taps = row_in_weights(p).order == Order::taps, weights = p.operation == Operation::backward_weights;
   const bool matrices = product_for_matrices(p, request.isa);
+  const bool fill_short_vectors =
+      p.operation == Operation::conv_transpose && p.x.channel == 1 && request.isa < Isa::avx512;  // rows of patches
   const int64_t most = matrices                                   ? kMostChannelsOfMatrices
+                       : fill_short_vectors                       ? kMostChannelsOfShortVectors
                        : patches || g.x_positions() > kSmallPlane ? kMostChannels
                        : of_taps                                  ? 2
                        : weights                                  ? 3
                                                                   : kMostChannels;
   const bool few = g.y_channels <= most && g.x_channels >= kLeastChannels;
-  const bool patches_of_short_vectors = p.operation == Operation::conv_transpose && p.x.channel == 1 &&
-                                        request.isa < Isa::avx512 && g.x_channels >= kLeastChannels &&
-                                        g.y_channels <= kMostChannelsOfShortVectors && row_of(g) >= kLeastRowOfShortVectors;
   // Channels of y that lie side by side, but not in weights, are copied one by one (16 to 4, k2 s2, 128x128: gradient of data 0.4
   // of the time in `gather`, of weights 0.4 in `outer`; 64 to 2, 28x28: 0.7 and 0.8; of 16 bits 1.4). Gradients of weights of
   // many channels of x gain as much by the one product (512 to 3, k16 s16: 1.3).
@@ -362,12 +362,12 @@ std::shared_ptr<Plan> make_unfold(const Problem& p, const Request& request) {
   const bool of_pairs = vectors_multiply_pairs(p.type, request.isa) && p.operation == Operation::backward_data &&
                         g.y_channels <= kMostOfPairs && g.x_channels >= kLeastOfPairs &&
                         g.x_channels * g.y_channels < kManyInputsOfPairs && g.axis[kAxes - 1].dilation == 1;
+  const int64_t least_row = fill_short_vectors ? kLeastRowOfShortVectors : kLeastRow;
   const bool of_patches = p.operation == Operation::conv_transpose
-                              ? row_of(g) >= kLeastRow && (p.x.channel == 1 || planes_of_patches_pay(p, request.isa))
+                              ? row_of(g) >= least_row && (p.x.channel == 1 || planes_of_patches_pay(p, request.isa))
                               : !one_by_one && (row_of(g) >= kLeastRow || p.x.channel == 1);
   const bool worth_it = of_pairs || (patches ? of_patches : short_rows || matrices);
-  const bool suits = (few && worth_it && !positions_suit(p, request.isa)) || product_for_short_vectors(p, request.isa) ||
-                     patches_of_short_vectors;
+  const bool suits = (few && worth_it && !positions_suit(p, request.isa)) || product_for_short_vectors(p, request.isa);
   return suits || request.by_name ? std::make_shared<Unfold>(p, request) : nullptr;
 }
 

@@ -142,8 +142,8 @@ bool takes(const Problem& p) {
   return a.stride == 1 && a.dilation == 1 && a.w > 1;
 }
 
-// With vectors of 8 other kernels of few channels take so much longer that zeros beside a line cost less (20 layers of small
-// planes and of whole borders: 0.7 of the time; 3 to 192 channels, k11 s1, 14x14: 0.5).
+// With vectors of 8 other kernels of few channels take so much longer that zeros beside a line cost less (18 layers of small
+// planes and of whole borders: 0.56 of the time; 3 to 192 channels, k11 s1, 14x14: 0.5).
 bool short_vectors(const Request& request) { return request.isa < Isa::avx512; }
 
 // From a vector of input channels on a tap is a sum of its own. (4 to 48 channels, k4 s1: 0.6 of the time; 1 to 128, k9 s1: 0.7;
@@ -174,8 +174,8 @@ std::shared_ptr<Plan> make_unroll(const Problem& p, const Request& request) {
 
 // Planes that are not better summed with lanes along positions, nor by fewer products: enough of them for turning the taps, and
 // of more than one line each, in which `gather` makes them rows (2 to 96 channels, k9 s1, 40x40: 0.8 of the time; 4 to 64, 8x8x8,
-// k5 s1: 0.83; 1 to 40, k9 s1: 0.4; one line 1.0; 12 to 128, k9 s1, 10x10: 1.3). With vectors of 8 they come before `wide` (110
-// layers: 0.84 of the time of what was chosen; volumes of 6, 1 to 128 channels, k3 s1: 0.38; lines 0.83; of 16 bits lines 1.13).
+// k5 s1: 0.83; 1 to 40, k9 s1: 0.4; one line 1.0; 12 to 128, k9 s1, 10x10: 1.3). With vectors of 8 they come before `wide` (58
+// of 110 layers change: 0.74 of the time; volumes of 6, 1 to 128 channels, k3 s1: 0.38; lines 0.81; of 16 bits lines 1.13).
 std::shared_ptr<Plan> make_unroll_planes(const Problem& p, const Request& request) {
   constexpr int64_t kLeastPositions = 250, kLeastOfLongSums = 600, kLongTap = 8, kShortTap = 4, kFewResults = 64,
                     kLeastResultsOf16Bits = 32;
